@@ -31,8 +31,9 @@ constexpr uint64_t kMaxBroadcastInOneShot = 2 * kMi;  // h200x4-collectives
 // two formats need two shots even between two ranks, so they are faster only from twice these sizes on.
 constexpr uint64_t kMinCoded = 2 * kMi;              // h200x4-few-bits
 constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
-// Limits for fusing an all-reduce and its norm into one kernel: rows per block; bytes that each rank sends,
-// for more than two ranks; and the row length from which two ranks fuse any number of rows.
+// Limits for fusing an all-reduce and its norm into one kernel. The first limit is the number of rows per
+// block. The second limit, for more than two ranks, is the number of bytes that each rank sends. The third
+// limit is the row length from which two ranks fuse any number of rows.
 constexpr uint64_t kMaxFusedRowsOfBlock = 4;           // h200x4-norm, h200x2-norm
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm

@@ -44,8 +44,9 @@ struct Platform {
   Algorithm forced = Algorithm::kAuto;  // from VERBENA_OPS_ALGORITHM; kAuto if it is not set
 };
 
-// Returns the maximum number of blocks if the caller does not set one, for a GPU with this number of
-// multiprocessors on which this process has `communicators` communicators.
+// Returns the maximum number of blocks if the caller does not set one. `multiprocessors` is the GPU's number
+// of multiprocessors, and `communicators` is the number of communicators that this process already has on the
+// GPU.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 
 // Always throws Failure, whose text says that `what` needs mapped memory of all ranks and that this team

@@ -378,7 +378,7 @@ void Communicator::place_in_hosts(Launch& launch) const {
   std::copy(hosts_->members.begin(), hosts_->members.end(), launch.members);
 }
 
-// Launches calls of one family, or one quantised call. The grid is the largest grid that one of the calls
+// Launches calls of one family, or one quantised call. The grid is the largest grid that any of the calls
 // needs.
 void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   if (checks_calls_) {

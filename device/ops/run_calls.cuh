@@ -275,9 +275,8 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   return SymmStatus::kInvalid;
 }
 
-// Fills an output that was not computed with 0xff, which is NaN in every floating-point type. All threads of
-// the block call it. Each failed block fills the whole output, because other blocks do not know of the
-// failure.
+// Fills the output of a failed call with 0xff, which is NaN in every floating-point type. All threads of the
+// block call it. Each failed block fills the whole output, because other blocks do not know of the failure.
 VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
   constexpr uint64_t kPieceBytes = uint64_t{1} << 30;  // offsets have 32 bits
   constexpr Vector16 kNans{~0U, ~0U, ~0U, ~0U};

@@ -1,9 +1,9 @@
 // One-sided RDMA operations between the ranks of a group. The operations put and get bytes, and write, add to
 // and read 64-bit words. They access memory that the peer has registered, without the peer's CPU.
 //
-// Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses, and
-// connect(). For each region of memory, call add_region(), exchange its region_address(), and call
-// add_remote_region(). Then post operations, ring() and poll().
+// Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses with the
+// peer, and call connect(). For each region of memory, call add_region(), exchange its region_address(), and
+// call add_remote_region(). Then post operations, ring() and poll().
 //
 // Order: a lane is an ordered channel to one peer. Gets and operations on words take effect at the peer after
 // all operations that were posted earlier on the same lane. Therefore a rank that sees the new value of a

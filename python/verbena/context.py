@@ -44,9 +44,9 @@ def _make_log_function(sink: Callable[[int, str], None]) -> Callable[[int, bytes
 class SymmetricContext:
     """One rank's context of symmetric memory. It owns the rank's windows, teams, workspaces and pools.
 
-    A context uses the GPU that is current when it is created (torch.cuda.set_device). Methods marked "collective" must be
-    called by all ranks, in the same order, by one thread per rank at a time; any thread may call the other methods at any
-    time. A context that is never closed lives until the process ends. Failures raise VerbenaError."""
+    A context uses the GPU that is current when it is created (torch.cuda.set_device). All ranks must call the methods marked "collective",
+    in the same order; on each rank, only one thread at a time may call such a method. Any thread may call all other methods at any time. A
+    context that is never closed lives until the process ends. Failures raise VerbenaError."""
 
     def __init__(self, unique_id: bytes, rank: int, count_ranks: int) -> None:
         """Creates a context. Collective.
@@ -183,7 +183,7 @@ class SymmetricContext:
 
     @property
     def lsa(self) -> SymmetricTeam:
-        """The team of the ranks whose memory this rank can load from and store to directly, this rank included."""
+        """The team of the ranks whose memory this rank can access by loads and stores, including this rank."""
         return SymmetricTeam(self, self._library.team_lsa(self.handle), is_owned=False)
 
     def split(self, parent: SymmetricTeam | None, color: int, key: int = 0) -> SymmetricTeam | None:

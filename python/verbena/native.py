@@ -264,7 +264,8 @@ def _check_signals(raised: list[BaseException]) -> Iterator[int]:
     """Lets Python run its signal handlers at each step. Yields 0, or 1 after a handler raised an exception such as
     KeyboardInterrupt, which is appended to `raised`.
 
-    This is a generator, because Python runs signal handlers as soon as it executes Python code, which then happens inside the `try`."""
+    This is a generator, because Python runs signal handlers as soon as it executes Python code. In a generator, the first such code is
+    inside the `try`."""
     result = 0
     while True:
         try:

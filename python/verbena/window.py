@@ -30,8 +30,8 @@ class SymmetricWindow(CollectivePart):
         return self.length_bytes
 
     def peer_address(self, rank: int) -> int | None:
-        """Returns the address by which this rank can load and store the memory of world rank `rank` in this window, or None
-        if that rank is reachable only by RDMA."""
+        """Returns the address by which this rank can access the memory of world rank `rank` in this window by loads and stores, or None if
+        that rank is reachable only by RDMA."""
         address = self._library.window_peer_address(self.handle, rank)
         return None if address is None else int(address)
 

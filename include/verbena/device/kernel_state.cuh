@@ -106,8 +106,8 @@ VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
   return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
 }
 
-// Returns the channel of a block, which is the position of the set bit that has `block` set bits below it in
-// the mask. Returns ~0 if there is no such bit.
+// Returns the channel of a block: the set bits of the mask are numbered from the lowest bit on, and the
+// channel is the position of set bit number `block`. Returns ~0 if there is no such bit.
 VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
   for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
     uint64_t bits = mask[word];

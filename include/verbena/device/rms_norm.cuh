@@ -228,7 +228,7 @@ class RowQuantiser {
   VERBENA_DEVICE bool has_row_scale() const {
     return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
   }
-  // Begins a row. Called by all threads of the row.
+  // Begins a row. All threads of the row make the call.
   // @param largest  the largest magnitude of the thread's elements; used for formats with a scale per row
   VERBENA_DEVICE void begin(float largest) {
     if (to_.kind == RowQuantisation::kFloat8Tensor) {
@@ -601,8 +601,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it, which is
-  // necessary because the loop indexes registers.
+  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it. Unrolling
+  // is necessary, because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -671,9 +671,9 @@ class RowNorm {
 
 }  // namespace detail
 
-// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. Called by all threads
-// of a block of 1, 2, 4, 8, 16 or 32 warps. Earlier writes of these threads must be visible to the whole
-// block.
+// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. All threads of a
+// block of 1, 2, 4, 8, 16 or 32 warps make the call. Earlier writes of these threads must be visible to the
+// whole block.
 // @param x  may be the same tensor as residual_out or output if the strides are equal
 // @param x_stride  distance between rows of x, in elements
 template <uint32_t kKept = 2, typename T>

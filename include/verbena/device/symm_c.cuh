@@ -7,8 +7,9 @@
 //
 // Two macros may be defined before inclusion. VERBENA_SYMM_FUNCTION sets the attributes of each function
 // definition, after `extern "C"`. VERBENA_SYMM_CONTEXTS lists the context types of the backends to support.
-// If there are several, SymmContext::type selects the backend that reaches the members that loads and stores
-// do not reach. If there is only one, the type is not read.
+// If there are several context types, SymmContext::type selects the backend, whose network reaches the
+// members that loads and stores do not reach. If there is only one context type, SymmContext::type is not
+// read.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -36,8 +37,8 @@ template <typename T>
 VERBENA_DEVICE int64_t as_number(T* pointer) {
   return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
 }
-// Return the result of `call(context)` as an integer, or kInvalid if the context is null. run() passes the
-// context as the context type of its backend; run_in_reach() passes it as a SymmContext.
+// Return the result of `call(context)` as an integer, or kInvalid if the context is null. run() casts the
+// context to the context type of its backend; run_in_reach() passes a SymmContext.
 template <typename Call>
 VERBENA_DEVICE int32_t run(int64_t context, const Call& call) {
   using Context = ChosenContext<VERBENA_SYMM_CONTEXTS>::Type;

@@ -30,13 +30,13 @@ namespace verbena::device {
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
 //                            start an operation. A rank that sees the signal also sees all writes that this
-//                            thread had observed. It also sees earlier puts to itself, if this thread's block
-//                            has posted them or if they went through the same queue. `operation` is kSet or
-//                            kAdd. The source must not change until release_sources(). A backend may ignore
-//                            the SymmQueue
+//                            thread had observed before. It also sees earlier puts to itself, if this
+//                            thread's block has posted them or if they went through the same queue.
+//                            `operation` is kSet or kAdd. The source must not change until release_sources().
+//                            A backend may ignore the SymmQueue
 //   WaitResult follow_all(context, peer, queue)
-//                            makes this thread's next operation on the peer take effect after all puts of
-//                            this rank to the peer that this thread has observed
+//                            this thread's next operation on the peer takes effect only after this rank's
+//                            earlier puts to the peer, as far as this thread has observed these puts
 //   WaitResult get(context, peer, destination, source, length_bytes, queue)
 //                            waits until the data has arrived
 //   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* request)

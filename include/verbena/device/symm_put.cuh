@@ -144,7 +144,7 @@ VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_
   copy_units<uint8_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
 }
 
-// Put rows to, and get rows from, a member that only the network reaches. Called by one thread.
+// Put rows to, and get rows from, a member that only the network reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_rows_remote(const Context& context, int32_t peer, void* destination,
                                               const void* source, const SymmRows& rows, SymmQueue queue) {
@@ -206,8 +206,8 @@ VERBENA_DEVICE void put_pieces_by_stores(const SymmContext& context, const Group
   }
   delay_put(context);
 }
-// Puts pieces to a member that only the network reaches, then signals it unless `after` is null. Called by
-// one thread.
+// Puts pieces to a member that only the network reaches, then signals it unless `after` is null. One thread
+// makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_pieces_remote(const Context& context, int32_t peer, const SymmPiece* pieces,
                                                 uint32_t count, const SymmPieceSignal* after,

@@ -43,8 +43,8 @@ VERBENA_DEVICE bool holds(T value, SymmCompare compare, T wanted) {
   }
 }
 
-// Sets or adds to a signal of a peer that loads and stores reach; releases at system scope. Called by one
-// thread. `operation` is kSet or kAdd.
+// Sets or adds to a signal of a peer that loads and stores reach; releases at system scope. One thread makes
+// the call. `operation` is kSet or kAdd.
 template <typename Context>
 VERBENA_DEVICE void write_signal(const Context& context, int64_t delta_bytes, uint32_t signal, uint64_t value,
                                  SymmSignalOperation operation) {
@@ -80,7 +80,7 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
   return conclude(context, group, mine, {SymmWait::kRequest, 0, static_cast<uint32_t>(peer)});
 }
 
-// Signals a member that only the network reaches. Called by one thread.
+// Signals a member that only the network reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE WaitResult signal_remote(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
                                         SymmSignalOperation operation, SymmQueue queue) {

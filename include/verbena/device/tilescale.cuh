@@ -187,7 +187,7 @@ VERBENA_DEVICE detail::vd::WaitResult sync_grid(uint32_t* barrier) {
 }
 
 // Define wait_eq(ptr, value, limits) and so on, which wait until a word satisfies the comparison with
-// `value`. Called by one thread. Words are signed or unsigned integers of 4 or 8 bytes.
+// `value`. One thread makes the call. Words are signed or unsigned integers of 4 or 8 bytes.
 #define VERBENA_NAME_WAIT(name, relation)                                                                 \
   template <typename T>                                                                                   \
   [[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_##name(                                        \

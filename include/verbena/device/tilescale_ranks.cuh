@@ -97,7 +97,8 @@ VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
 // A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
-// call it. The barrier orders memory accesses before it and after it in both cases: need_fence has no effect.
+// call it. need_fence has no effect: the barrier always orders the memory accesses before it before the
+// memory accesses after it.
 //
 // The pair of ranks r and p uses word p in the memory of rank r. Rank r adds a constant to the word, and
 // rank p subtracts the same constant. Rank r waits until the word is 0 or less, which means that rank p has

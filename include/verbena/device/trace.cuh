@@ -50,7 +50,7 @@ struct alignas(16) TraceRing {
   VERBENA_DEVICE TraceEntry* slots() { return reinterpret_cast<TraceEntry*>(this + 1); }
 };
 
-// Records an event. Called by one thread. Any number of blocks may use one ring.
+// Records an event. One thread makes the call. Any number of blocks may use one ring.
 VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uint64_t first = 0,
                           uint64_t second = 0) {
   if (ring == nullptr) return;

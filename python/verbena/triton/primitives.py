@@ -22,8 +22,8 @@ _size = "int32: None becomes the size of the elements of `src_ptr`"
 
 
 def _primitive(returned: tl.dtype, *types: Any) -> Callable[[Any], Any]:
-    """Turns a function into one that emits a call of the bitcode's function with the same name. `types` are the types of the arguments that
-    precede `backend`."""
+    """A decorator for functions. The decorated function emits a call of the bitcode's function with the same name. `types` are the types of
+    the arguments that precede `backend`."""
     def decorate(function: Any) -> Any:
         signature, name = inspect.signature(function), function.__name__
 

@@ -13,8 +13,8 @@
 //   waits for queue space without a timeout.
 //
 // All operations use GIN context 0, in which a signal takes effect after all earlier puts to the same peer.
-// For members out of reach, barriers use GIN signals instead of arrival words. The arrival words of these
-// members are therefore free, and serve as the sources of puts that send the value of a signal.
+// For members out of reach, barriers use GIN signals instead of arrival words. So the arrival words of these
+// members are free. Puts that send the value of a signal use these words as sources.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 

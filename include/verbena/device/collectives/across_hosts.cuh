@@ -94,7 +94,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
   }
-  // Does the same as all_reduce(), with fewer bytes between hosts if the sums can be encoded.
+  // Does the same as all_reduce(), but sends fewer bytes between hosts if the sums can be encoded.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_lossless(const char* input, char* output,
                                                               uint64_t length_bytes, const Reduce& reduce,

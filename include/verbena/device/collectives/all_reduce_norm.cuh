@@ -153,8 +153,8 @@ struct RowsToGather {
   }
 };
 
-// Writes `find_entry(member)` to the plan for each member. Called by all threads of the block, after all of
-// them have finished reading the plan of the previous exchange.
+// Writes `find_entry(member)` to the plan for each member. All threads of the block make the call, after all
+// of them have finished reading the plan of the previous exchange.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_entry) {

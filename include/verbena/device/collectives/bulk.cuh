@@ -33,8 +33,8 @@ enum class Wire : uint32_t { kPlain, kLossless };
 
 namespace detail {
 
-// Sends data and then a flag to a member that only a NIC reaches. Called by one thread. Uses the block's put
-// queue, so that the flag arrives after the data. `there` and `flag` are the local addresses at the same
+// Sends data and then a flag to a member that only a NIC reaches. One thread makes the call. Uses the block's
+// put queue, so that the flag arrives after the data. `there` and `flag` are the local addresses at the same
 // offsets as in the peer's memory.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
@@ -52,7 +52,7 @@ VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, c
   const uint32_t first = length_bytes == 0 ? 1 : 0;
   return enqueue(context, {}, peer, requests + first, 2 - first, true, nullptr);
 }
-// Writes two adjacent words of a member that only a NIC reaches. Called by one thread.
+// Writes two adjacent words of a member that only a NIC reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
                                            uint64_t first, uint64_t second) {

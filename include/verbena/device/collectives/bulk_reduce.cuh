@@ -12,7 +12,7 @@
 // A codec with a lag (AcrossHosts) begins to reduce chunk s-1 in step s, reduces chunk s-2 and stores the
 // sums of chunk s-3. In this case, q had begun to reduce chunk s-4 before it sent the addends of chunk s-2,
 // so q no longer reads the addends of chunk s-4. Rank q had also stored the sums of chunk s-3 before it sent
-// the addends of chunk s+1, for which the sender of the sums of chunk s has waited.
+// the addends of chunk s+1. The sender of the sums of chunk s has waited for these addends.
 // A broadcast uses the same steps. In place of addends, the root sends a share to each other rank. In place
 // of sums, each of these ranks sends its share to all other ranks.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
@@ -136,8 +136,8 @@ struct PlainCodec {
         });
   }
 
-  // Reduces this rank's share of the chunk, to which all members have sent their addends, and sends the sums
-  // to all members.
+  // Reduces this rank's share of the chunk, and sends the sums to all members. All members have already sent
+  // their addends.
   // @param sums  the same chunk, but with the slots for sums
   // @return kDone, or any other status to end the collective
   template <int kRanks, typename Group>

@@ -72,8 +72,8 @@ class MoeCombineKernel {
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
-  // Sends a header to every other rank of this host. Because each rank waits for all headers, no rank can
-  // overtake a rank that sends it no rows (layout.cuh).
+  // Sends a header to every other rank of this host. Each rank waits for the headers of all other ranks, so
+  // it waits even for ranks that send it no rows (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
@@ -387,8 +387,8 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAddends; ++i) left &= left - 1;
     return all & ~left;
   }
-  // Adds the rows of the bits that are set in `some`, in the order of the bits, which stand for ranks or for
-  // top-k indices. All lanes must call it.
+  // Adds the rows for the bits that are set in `some`, in the order of the bits. A bit stands for a rank or,
+  // with kExact, for a top-k index. All lanes must call it.
   VERBENA_DEVICE bool add_values(const Token& token, uint32_t some, uint32_t first, uint32_t end,
                                  bool is_first, Sum (&sums)[kAtOnce]) {
     MoePlace places[kAddends];

@@ -521,7 +521,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if (begin == 0 && have_come) places.write(row);
     return have_come && !area_.has_trouble();
   }
-  // Not called for this rank's own rows in a cast, which has already stored their scales with the elements.
+  // Receives the scales of a grouped row. In a cast, this is not called for this rank's own rows, whose
+  // scales are already stored with the elements.
   template <typename ForEachRow>
   VERBENA_DEVICE bool receive_scales(const MoePlace& from, uint32_t source, uint32_t token,
                                      const ForEachRow& for_each_row) {

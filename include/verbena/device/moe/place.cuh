@@ -90,9 +90,9 @@ class MoePlacement {
     }
     sync_block();
   }
-  // Sends the number of each of a source rank's rows. All threads of all blocks must call it. The last two
-  // blocks do not take part, because they send headers and counts. The blocks handle the tokens in reverse
-  // order, because the first blocks also send the first rows.
+  // For each row of a source rank, sends the row's number among the rank's rows for the expert. All threads
+  // of all blocks must call it. The last two blocks do not take part, because they send headers and counts.
+  // The blocks handle the tokens in reverse order, because the first blocks also send the first rows.
   template <typename Ids>
   VERBENA_DEVICE void send_places(const MoeArea& area, const Ids& ids, uint32_t source,
                                   uint32_t tokens) const {

@@ -37,7 +37,7 @@ struct Agreement {
   bool has_clusters = false;  // all GPUs of the team support clusters
   // All ranks of the team have the same GPU, so the measurements of that GPU apply.
   bool have_same_gpu = false;
-  bool any_inside = false, any_across = false;  // some rank's team is on one host; on several
+  bool any_inside = false, any_across = false;  // some team is on one host; some team spans hosts
 };
 
 // Compares the proposals. Collective over the context. Throws on all ranks if a rank has failed or if

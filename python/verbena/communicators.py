@@ -22,7 +22,7 @@ class Communicator(Protocol):
 
 def adapt(communicator: Any) -> Communicator:
     """Wraps a TorchComms communicator or a process group of torch.distributed."""
-    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # methods that process groups have in every PyTorch
+    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # methods of process groups in every version of PyTorch
         return ProcessGroupCommunicator(communicator)
     return TorchCommsCommunicator(communicator)
 

@@ -23,8 +23,8 @@ struct GridBarrier {
   uint64_t* arrived;
   uint32_t count_blocks;
 
-  // One thread of each block makes the call. If the work of other threads must be visible, the block must
-  // sync before the call. The call is a release at GPU scope.
+  // Arrives at the barrier. One thread of each block makes the call. If the work of other threads must be
+  // visible, the block must sync before the call. The call is a release at GPU scope.
   // @return the value of `arrived` once the last block has arrived
   VERBENA_DEVICE uint64_t arrive() const {
     const uint64_t before = fetch_add<Order::kRelease, Scope::kGpu>(arrived, 1);
@@ -57,7 +57,8 @@ struct SystemBarrier {
   uint32_t rank;
   uint32_t count_ranks;
 
-  // All threads of the group make the call, after a group barrier. The call is a release at system scope.
+  // Arrives at the barrier. All threads of the group make the call, after a group barrier. The call is a
+  // release at system scope.
   // @return the new round, for wait()
   template <typename Group>
   VERBENA_DEVICE uint64_t arrive(const Group& group) const {
@@ -67,7 +68,7 @@ struct SystemBarrier {
     return round;
   }
 
-  // All threads of the group make the call, once for each arrive().
+  // Waits for all ranks. All threads of the group make the call, once for each arrive().
   template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
             typename Group>
   [[nodiscard]] VERBENA_DEVICE WaitResult wait(const Group& group, uint64_t round,

@@ -35,9 +35,9 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
   return has_failed(context.failure);
 }
 
-// Sets the failure word of all members. Called by each thread whose wait timed out; the value of the first
-// thread remains. Members that only the network reaches are notified without waiting, at best effort. If a
-// notification is lost, the member's own waits time out.
+// Sets the failure word of all members. Each thread whose wait timed out makes the call; the value of the
+// first thread remains. Members that only the network reaches are notified without waiting, at best effort.
+// If a notification is lost, the member's own waits time out.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;

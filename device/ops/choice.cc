@@ -37,7 +37,8 @@ constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
 constexpr uint64_t kMaxFusedRowsOfBlock = 4;           // h200x4-norm, h200x2-norm
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
-// Tensors longer than this that are sent in chunks use twice the blocks with half the threads.
+// If a tensor is longer than this and is sent in chunks, the kernel has twice as many blocks with half as
+// many threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
 // Between hosts: bytes per block; max number of blocks for tensors of up to kMaxFewHostBytes. Longer tensors
 // use all blocks.

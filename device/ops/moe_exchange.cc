@@ -53,7 +53,7 @@ uint32_t count_vectors(uint32_t row_bytes) {
   return device::moe_divide_up(row_bytes / kMoePacketBytes, uint32_t{kWarpLanes});
 }
 // Returns the number of bits for MoeParts. The number of parts of a row is limited by the number of warps per
-// row, and by the number of steps that a warp needs for a row. The latter limit is rounded up to the next
+// row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up to the next
 // power of two, because the last part also has the row's tail.
 uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   const uint32_t warps = grid.blocks * grid.threads / kWarpLanes;

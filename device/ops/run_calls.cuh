@@ -253,8 +253,8 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
       return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, max_bytes)
                                           : Way::exchange_reduce(launch, plan, max_bytes, reduce);
     };
-    // Messages of equal lengths need no plan in memory, and no block barrier after writing it. This separate
-    // code saves a microsecond.
+    // If all messages have the same length, no plan in memory is needed, and so no block barrier after
+    // writing a plan. This separate code saves a microsecond.
     if (call.lengths < Lengths::kByReceiver) {
       const int32_t me = launch.workspace.context.team_rank;
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());

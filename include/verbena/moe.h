@@ -129,8 +129,8 @@ typedef enum {
   VERBENA_MOE_RECEIVE = 2,
   /* An optional phase between SEND and RECEIVE, for a dispatch that groups by expert. It waits for the ids of
    * all rows, and writes the counts, sources, ids and weights of the handle. The caller can then count the
-   * rows before it allocates the output: RECEIVE may have different values of `output`, `output_scales`,
-   * `output_rows`, `row_sources` and `row_experts` from the earlier phases. */
+   * rows before it allocates the output: RECEIVE may pass values of `output`, `output_scales`, `output_rows`,
+   * `row_sources` and `row_experts` that differ from the values in the earlier phases. */
   VERBENA_MOE_RECEIVE_IDS = 3
 } verbena_moe_phase;
 

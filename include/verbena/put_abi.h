@@ -27,8 +27,8 @@ enum class PutOperation : uint8_t {
   kWriteWord,  // writes a 64-bit word
   kAddWord,    // adds to a 64-bit word
   kSetSignal,  // sets a signal, which is the sum of two words of the peer (SymmContext::signals)
-  // Delays this queue's later operations on the peer. They start only after all operations on the same peer
-  // at positions below `operand` of another queue are complete.
+  // Delays this queue's later operations on the peer. They start only when all operations on this peer that
+  // are in another queue, at positions below `operand`, are complete.
   kAwaitQueue,
   kFetchAdd,     // adds to a 64-bit word; the reply is the previous value of the word
   kCompareSwap,  // sets a word to `operand` if it equals `extent`; the reply is the previous value

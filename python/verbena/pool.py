@@ -13,7 +13,7 @@ class SymmetricPool(CollectivePart):
     """Symmetric memory for PyTorch's allocator. Tensors that are created inside `torch.cuda.use_mem_pool(pool.mem_pool)` lie in the pool.
 
     A tensor has the same offset on all ranks only if all ranks allocate and free tensors in the same order and with the same
-    sizes; check() checks this. The pool is freed by free(), at the end of a `with` block, or when the context is closed. In all three
+    sizes; check() verifies this. The pool is freed by free(), at the end of a `with` block, or when the context is closed. In all three
     cases, freeing is collective. Delete all tensors of the pool first."""
 
     _name = "pool"

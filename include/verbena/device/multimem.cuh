@@ -58,8 +58,8 @@ inline constexpr bool kIsReduction =
 
 }  // namespace detail
 
-// Returns the reduction of the words of all GPUs: the sum (modulo 2^32 or 2^64), minimum, maximum, bitwise
-// and, or, or xor.
+// Returns the reduction of the words of all GPUs: the sum (modulo 2^32 or 2^64), minimum, maximum, or bitwise
+// AND, OR or XOR.
 // @tparam T  an integer of 4 or 8 bytes; minimum and maximum are signed if T is signed
 template <Operation operation, typename T>
 VERBENA_DEVICE T multimem_load_reduce(const T* address) {

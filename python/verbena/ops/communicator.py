@@ -162,7 +162,7 @@ class Communicator(FusedCalls):
             tensor: a tensor whose size along `dim` is a multiple of the number of ranks; same shape and type on all ranks.
             dim: the dimension along which the result is split. It has no default, because engines and torch.distributed have different
                 defaults.
-            reduction: like in all_reduce().
+            reduction: the same as for all_reduce().
             op: another name of `reduction`, which torch.distributed uses.
             out: the tensor that receives this rank's part; None for a new tensor.
             choice: the algorithm; None to let the library choose.
@@ -226,7 +226,7 @@ class Communicator(FusedCalls):
             tensor: contiguous rows; same shape and type on all ranks.
             counts: int64 [ranks] in GPU memory, read when the kernel runs.
             out: a contiguous tensor of at least counts[rank] rows.
-            reduction: as for all_reduce().
+            reduction: the same as for all_reduce().
             offsets: int64 [ranks] in GPU memory: the first row of rank r's part in `tensor`. None if the parts are
                 contiguous.
             choice: the algorithm; None to let the library choose.

@@ -351,7 +351,8 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // one unit of the codec does not fit
     if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
-    // Between hosts a short last chunk takes almost as long as a whole one, so all chunks are equally long.
+    // Between hosts, a short last chunk takes almost as long as a full chunk, so all chunks have the same
+    // length.
     if constexpr (Codec::kLag != 0)
       chunk.max_bytes = static_cast<uint32_t>(
           find_part_bytes(chunk.share_bytes, static_cast<uint32_t>(chunks), codec.unit_bytes()));

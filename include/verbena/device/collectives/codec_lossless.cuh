@@ -379,7 +379,8 @@ class LosslessTiles {
 
 namespace detail {
 
-// Convert between a lane's unit of elements in memory (one vector of bfloat16, two of floats) and words.
+// Convert between words and a lane's unit of elements in memory. The unit is one vector of bfloat16 elements,
+// or two vectors of floats.
 template <uint32_t kElementBytes>
 inline constexpr uint32_t kUnitVectors = kUnitElements * kElementBytes / kVectorBytes;
 

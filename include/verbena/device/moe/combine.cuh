@@ -146,7 +146,7 @@ class MoeCombineKernel {
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
   }
-  // Returns the index in call_.rows of the row that expert k of a received row has computed.
+  // Returns the index (in call_.rows) of the row that expert k has computed for a received row.
   VERBENA_DEVICE uint64_t find_row_of(uint64_t row, uint32_t k) const {
     const uint64_t index = row * shape_.top_k + k;
     return call_.grouping == MoeGrouping::kRank

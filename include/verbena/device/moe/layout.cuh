@@ -88,7 +88,7 @@ struct MoeShape {
   uint32_t row_packets;      // packets of the longest dispatched row, including its scales
   uint32_t combine_packets;  // packets of a combined row
   uint32_t rows_of_token;    // max rows that a combine receives for a token
-  uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all
+  uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all bits
   uint32_t near;             // a bit for each living rank that loads and stores reach
   uint32_t hosts;            // number of hosts, all with the same number of ranks
   uint32_t chunk_bits;       // a chunk between hosts has 2^chunk_bits tokens, at most 32

@@ -60,11 +60,11 @@ class MoeExperts {
   VERBENA_DEVICE explicit MoeExperts(const MoeShape& shape)
       : experts_(shape.experts), local_(shape.local_experts), factor_(shape.rank_factor) {}
 
-  // Returns the rank of an expert; kMoeMaxRanks if the id names none.
+  // Returns the rank of an expert, or kMoeMaxRanks if the id names no expert.
   VERBENA_DEVICE uint32_t find_rank(int32_t id) const {
     return id < 0 ? kMoeMaxRanks : static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(id)} * factor_ >> 24);
   }
-  // Returns the bit of an expert's rank; 0 if the id names none.
+  // Returns the bit of an expert's rank, or 0 if the id names no expert.
   VERBENA_DEVICE uint32_t find_rank_bit(int32_t id) const {
     const uint32_t rank = find_rank(id);
     return rank < kMoeMaxRanks ? 1U << rank : 0;

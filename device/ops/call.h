@@ -40,7 +40,7 @@ enum class Algorithm : uint32_t {
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // number of exact algorithms
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
-// Number of codecs that use one format for addends and sums. They are the first codecs of Algorithm.
+// Number of codecs that use one format for addends and sums. These codecs come first in Algorithm.
 inline constexpr uint32_t kCountSingleCodecs = 5;
 // Returns the index of the codec, or a value of kCountCodecs or more if the algorithm is exact.
 constexpr uint32_t find_codec(Algorithm algorithm) {
@@ -151,8 +151,8 @@ struct Launch {
   uint32_t chunk_bytes;  // chunk size of Bulk; 0 means the size of a slot
   uint32_t programmatic_launch;
   uint32_t pause_before_ns, pause_after_ns;  // for GridStart
-  // The next members are used only by a team across hosts. They are the host's workspace in GPU memory, and
-  // the contents of HostPlaces in across_hosts.cuh.
+  // The next members are used only by a team across hosts. These members are the host's workspace in GPU
+  // memory, and the contents of HostPlaces in across_hosts.cuh.
   const SymmWorkspace<>* host;
   uint32_t hosts;
   uint8_t members[kMaxRanks];

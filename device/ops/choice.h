@@ -100,13 +100,13 @@ class Chooser {
 };
 
 // The maximum number of blocks of a kernel that sends chunks, if kernels that send packets have at most
-// `blocks`. It is twice as large, because then two blocks share a multiprocessor, and one block can send
-// while the other block waits.
+// `blocks`. The maximum is twice `blocks`, because then two blocks share a multiprocessor, and one block can
+// send while the other block waits.
 constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
   return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
 }
-// The maximum number of blocks of kernels for teams across hosts. It is small because each block makes NIC
-// requests for its part, and long parts are faster.
+// The maximum number of blocks of kernels for teams across hosts. The maximum is small because each block
+// makes NIC requests for its own part of the data, and NICs send long parts faster.
 constexpr uint32_t count_host_blocks(uint32_t blocks) {
   return blocks < 16 ? blocks : 16;
 }

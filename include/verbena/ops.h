@@ -355,10 +355,10 @@ VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* 
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
 /* In the next three calls, the ranks' parts may have different lengths. Counts and offsets are arrays of one
- * int64 for each rank, in GPU memory. Their unit is unit_bytes, for example the size of a row or an element.
- * The kernel reads the arrays, so their content may change between replays of a graph. If the offsets are
- * NULL, the parts are contiguous. If a part extends past input_bytes or output_bytes, the kernel does
- * nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
+ * int64 for each rank, in GPU memory. A count of 1 means unit_bytes bytes, for example one row or one
+ * element; offsets use the same unit. The kernel reads the arrays, so their content may change between
+ * replays of a graph. If the offsets are NULL, the parts are contiguous. If a part extends past input_bytes
+ * or output_bytes, the kernel does nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
 typedef struct {
   size_t unit_bytes, input_bytes, output_bytes;
   size_t expected_bytes; /* size of a typical message, used to choose the algorithm; the same on all ranks */

@@ -32,7 +32,7 @@ class SymmContextBuilder(abc.ABC):
 
     @property
     def context(self) -> SymmetricContext:
-        """The context. The first access creates the context, and is collective. Close the context by its close() or by the builder's
+        """The context. The first access creates the context, and is collective. To close the context, call its close() or the builder's
         close()."""
         if self._context is None:
             self._context = self._make_context()
@@ -74,7 +74,7 @@ class SymmContextBuilder(abc.ABC):
     def _make_context(self) -> SymmetricContext: ...
 
     def _make_context_with(self, address: int, length_bytes: int) -> SymmetricContext:
-        """Creates the context in the first call of build(). A backend may make the buffer of this call a part of its heap."""
+        """Creates the context in the first call of build(). A backend may include the buffer of this call in its heap."""
         return self._make_context()
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:

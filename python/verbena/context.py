@@ -247,7 +247,7 @@ class Carrier:
         return failure
 
     def _gather(self, _: Any, mine: int, everyones: int, bytes_each: int) -> int:
-        # An exception cannot pass through C. It is kept, and becomes the cause of the library's error.
+        # An exception cannot pass through C. This function keeps the exception, which becomes the cause of the library's error.
         try:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]

@@ -84,8 +84,8 @@ class SymmetricTeam(ContextPart):
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
-        """Sets, or adds `value` to, signal number `signal` of a peer. Takes effect after all earlier puts of the stream to
-        that peer."""
+        """Sets a peer's signal number `signal` to `value`, or adds `value` to it. Takes effect after all earlier puts of the stream to that
+        peer."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
                                                            operation, find_stream(stream)))
 

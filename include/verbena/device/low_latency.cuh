@@ -2,10 +2,10 @@
 // over NVLink. Messages are sent in packets; the receiver recognises the arrival of a packet by its data
 // (packet.cuh). So no flag, fence, barrier or signal is needed.
 //
-// A call is an exchange between the blocks that have the same index on all ranks. It consists of send() or
-// broadcast(), followed by receive() or receive_reduce(), followed by turn() or finish(). All ranks make the
-// same calls in the same order. A message is received in the call in which it was sent. Sources and
-// destinations need no alignment.
+// A call is an exchange between the blocks that have the same index on all ranks. Each block calls send() or
+// broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
+// the same order. A message is received in the call in which it was sent. Sources and destinations need no
+// alignment.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -331,8 +331,9 @@ class LowLatency {
   }
   // ---- Exchanges in which every member sends to every member, including itself. So a thread keeps no data
   // in registers while it waits, and this rank's packet is not a special case. Data that needs notes
-  // (packet.cuh) is rare, and so are delayed packets. Both are handled by functions that are not inlined and
-  // take their arguments by value, which keeps the loops short and their variables in registers.
+  // (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases are not
+  // inlined and take their arguments by value, which keeps the loops short and the loops' variables in
+  // registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
   // sender. The value is 0 if the packet arrived.

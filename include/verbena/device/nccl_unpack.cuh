@@ -71,8 +71,8 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, C
 }
 
 // Unpacks the message at the head of queue p to data[p], for each set bit p of `mask`. All threads of the
-// group make the call. They must have acquired the messages; NCCL's kernels do so by reading their steps.
-// Does nothing if kReceive is 0, that is, for sends.
+// group make the call. The threads must have acquired the messages; NCCL's kernels acquire messages when they
+// read the step counters of their connections. Does nothing if kReceive is 0, that is, for sends.
 template <int kReceive, typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                         uint32_t mask, void* const* data) {

@@ -30,7 +30,7 @@ namespace verbena::device {
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
 //                            start an operation. A rank that sees the signal also sees all writes that this
-//                            thread had observed before. It also sees earlier puts to itself, if this
+//                            thread had observed before. That rank also sees earlier puts to itself, if the
 //                            thread's block has posted them or if they went through the same queue.
 //                            `operation` is kSet or kAdd. The source must not change until release_sources().
 //                            A backend may ignore the SymmQueue

@@ -42,8 +42,8 @@ class Handle:
     """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
     data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` are named as in vLLM's handle. They are the ranks that were declared to be on the
-    writer's host, and the writer's address if there are readers on other hosts."""
+    `local_reader_ranks` and `remote_subscribe_addr` are named as in vLLM's handle. The first lists the ranks that were declared to be on
+    the writer's host; the second is the writer's address, which is set if there are readers on other hosts."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
     local_reader_ranks: list[int]

@@ -310,7 +310,7 @@ class ExpertExchange(CollectivePart):
 
     def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int, grouping: Grouping = Grouping.RANK, row_sources: Any = None,
                     row_experts: Any = None) -> Dispatched:
-        """Returns the result of a dispatch. The handle and the other arguments contain all its tensors."""
+        """Returns the result of a dispatch. The tensors of the result are the arguments and views of parts of the handle."""
         import torch
         place, layout = [self.ranks, self.max_tokens], self._layout
         view = functools.partial(_view, handle)

@@ -49,8 +49,8 @@ class HostNotes {
   Content* content_ = nullptr;
 };
 
-// Counts the objects of this process whose kernels wait for other ranks and may run at the same time. These
-// are communicators and exchanges of a mixture of experts.
+// Counts the objects of this process whose kernels wait for other ranks and may run at the same time. Such
+// objects are communicators, and exchanges of a mixture of experts.
 class LiveKernels {
  public:
   LiveKernels() { ++count_; }

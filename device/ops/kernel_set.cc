@@ -319,8 +319,8 @@ void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream
                 "a copy to a peer");
 }
 
-// `launch` must have the type that the kernel takes. The driver copies as many bytes of it as the kernel's
-// parameter has.
+// `launch` must have the type of the kernel's parameter, because the driver copies as many bytes from
+// `launch` as this parameter has.
 void KernelSet::enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const {
   void* parameters[] = {const_cast<Launch*>(&launch)};
   enqueue(function, grid, parameters, stream);

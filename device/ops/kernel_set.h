@@ -31,7 +31,7 @@ struct GpuFacts {
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
 
-  // Returns the driver. Throws Failure if there is none.
+  // Returns the driver. Throws Failure if there is no driver.
   static const Driver& instance();
   // Throws Failure unless the call succeeded.
   void check(CUresult status, const char* what) const;

@@ -92,7 +92,7 @@ auto list_output(const verbena_moe_combine_arguments& call) {
 struct MoeProposal {
   verbena_moe_options options;
   uint32_t blocks;
-  uint32_t ranks;                              // number of ranks of its team; 0 if it is not a member
+  uint32_t ranks;                              // number of ranks of the team; 0 if this rank is not a member
   uint32_t world_ranks[device::kMoeMaxRanks];  // of the team's members
   uint32_t host;  // world rank of the team's first member that loads and stores reach
   uint32_t has_failed;

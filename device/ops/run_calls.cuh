@@ -303,7 +303,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
       for (int32_t member = 0; member < size; ++member) {
         ExchangeEntry entry;
         fill_entry(call, me, member, entry);
-        // In place, a rank's own message is its input and must not be overwritten.
+        // If the exchange is in place, the rank's message to itself is already in the output, and must not be
+        // overwritten.
         if (member != me || entry.source.find(0) != entry.destination.find(0))
           spoil(entry.destination, call.length_bytes);
       }
@@ -354,8 +355,8 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
 }
 
 // The kernels of VERBENA_OPS_CHECK; each runs in one block. The first kernel writes this rank's record, which
-// an exchange then sends; the second compares the records of all ranks. If they differ, this rank refuses its
-// call, and so do its peers.
+// an exchange then sends; the second compares the records of all ranks. If the records differ, every rank
+// refuses its call.
 VERBENA_DEVICE void run_note(const CompareLaunch& launch) {
   start_of(launch)();
   if (thread_index() != 0) return;

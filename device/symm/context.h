@@ -134,8 +134,8 @@ class Context {
   base::Outcome gather(std::span<const std::byte> mine, std::span<std::byte> all);
   // Returns an error on all ranks if `mine` is an error on any rank. Collective.
   base::Outcome agree(const base::Outcome& mine);
-  // Returns an error on all ranks if `count` or `history` differ between ranks. The error names `what` they
-  // belong to. Collective.
+  // Returns an error on all ranks if `count` or `history` differ between ranks. The error's text contains
+  // `what`, which names the object that was used, for example "a pool". Collective.
   base::Outcome compare_history(const char* what, uint64_t count, uint64_t history);
   // Waits until all requests of this rank's finished kernels are complete here and at the peers. Any thread
   // may call it. Returns an error if the heap is borrowed and the other library's own quiet function is

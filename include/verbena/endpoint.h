@@ -126,8 +126,8 @@ class Endpoint {
   virtual bool wants_dmabuf() const = 0;
   // Returns true if this rank's devices have RDMA atomics. If the devices of any rank of the group have none,
   // call add_by_agents() on all ranks, before local_address(). Each rank then carries out the adds to its own
-  // words in poll(), so all ranks must call poll(). A rank whose own devices have no RDMA atomics does this
-  // even without the call.
+  // words in poll(), so all ranks must call poll(). A rank whose own devices have no RDMA atomics carries out
+  // these adds even without the call.
   virtual bool has_atomics() const { return true; }
   virtual void add_by_agents() {}
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.

@@ -36,8 +36,8 @@
  * Verbena's own network (verbena_context_create()). The counterparts of a rank are the ranks that have the
  * same index on the other hosts. A rank sends its rows for another host to its counterpart on that host. The
  * counterpart forwards the rows to the other ranks of its host and, in a combine, adds up the rows of its
- * host. The counterpart does both in the phase RECEIVE. Therefore, between hosts, a call makes progress only
- * once all ranks have started RECEIVE.
+ * host. The counterpart forwards and adds rows in the phase RECEIVE. Therefore, between hosts, a call makes
+ * progress only once all ranks have started RECEIVE.
  */
 #ifndef VERBENA_MOE_H
 #define VERBENA_MOE_H

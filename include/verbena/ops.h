@@ -168,7 +168,7 @@ typedef struct {
  * hosts, all-reduces use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and
  * VERBENA_OPS_ALGORITHM and the tuning file have no effect.
  * Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice` has any other algorithm, and
- * verbena_ops_reduce_scatter_norm_all_gather() always does. */
+ * verbena_ops_reduce_scatter_norm_all_gather() always returns VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any

@@ -22,7 +22,7 @@
 
 namespace verbena {
 
-constexpr int kUnpackQueueDepthSlots = 16;        // receives between irecv and irecvConsumed; NCCL uses <= 8
+constexpr int kUnpackQueueDepthSlots = 16;        // max receives from irecv to irecvConsumed; NCCL uses <= 8
 constexpr int kUnpackMaxDescriptors = 2048;       // per slot; the plugin must check this limit, because the
                                                   // GPU does not
 constexpr size_t kUnpackMaxSliceBytes = 4194304;  // 4 MiB, the size of the largest staged receive

@@ -30,8 +30,8 @@ def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
-    """Returns the environment variables whose names begin like settings but that no component of Verbena reads. Maps each name to the
-    setting with the most similar name."""
+    """Returns the environment variables that are named like settings but that no component of Verbena reads, each with the setting whose
+    name is most similar."""
     known = {*OTHERS, *SETTINGS}
     return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             for name in environment if name.startswith(PREFIXES) and name not in known}

@@ -1,7 +1,7 @@
 // GPU instructions that C++ does not have: thread and block indices, barriers of blocks, warps and clusters,
 // warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words. On a GPU,
-// the functions are PTX instructions. On the host, they call the functions of emulation.h. The sync functions
-// order the memory accesses of the participating threads, at block scope.
+// the functions are PTX instructions. On the host, the functions call the functions of emulation.h. The sync
+// functions order the memory accesses of the participating threads, at block scope.
 #ifndef VERBENA_DEVICE_MACHINE_CUH
 #define VERBENA_DEVICE_MACHINE_CUH
 

@@ -78,8 +78,8 @@
 
 namespace verbena::device {
 
-// VERBENA_DEVICE_FAULTS compiles in fault injection for tests. VERBENA_DEVICE_PROBES compiles in counters of
-// symm_* calls for profilers. Without these macros, no instruction is added.
+// If VERBENA_DEVICE_FAULTS is defined, tests can inject faults into kernels. If VERBENA_DEVICE_PROBES is
+// defined, kernels count their symm_* calls for profilers. Without these macros, no instruction is added.
 #ifdef VERBENA_DEVICE_FAULTS
 inline constexpr bool kHasFaults = true;
 #else

@@ -26,9 +26,9 @@
 
 namespace verbena::device {
 
-// How messages are sent to members that only a NIC reaches. With kPlain, they are sent unchanged. With
-// kLossless, they are encoded as if they consisted of bfloat16 elements. In both cases, the receiver gets the
-// bytes of the original message.
+// How messages are sent to members that only a NIC reaches. With kPlain, messages are sent unchanged. With
+// kLossless, messages are encoded as if they consisted of bfloat16 elements. In both cases, the receiver gets
+// the bytes of the original message.
 enum class Wire : uint32_t { kPlain, kLossless };
 
 namespace detail {

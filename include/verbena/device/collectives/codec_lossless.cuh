@@ -337,7 +337,8 @@ class LosslessTiles {
     return best;
   }
 
-  // Extract the 4 bits of sign and mantissa that a plane contains, and convert them back.
+  // pick_bits() extracts from a word the 4 bits of sign and mantissa that a plane contains; put_bits() moves
+  // these bits back to their places in a word.
   VERBENA_DEVICE static uint32_t pick_bits(uint32_t word, uint32_t plane) {
     return plane == 1 ? (word >> 28 & 8) | (word >> 20 & 7) : word >> (24 - 4 * plane) & 15;
   }

@@ -88,9 +88,9 @@ class MoeCombineKernel {
     }
   }
 
-  // Returns true if a rank's row for a token has the slot whose number is the rank's index on its host.
-  // Otherwise, the slot is the top-k index of the rank's first expert for this token, which needs fewer
-  // slots.
+  // Returns true if each rank on a host has its own slot for its row of a token, with the rank's index on the
+  // host as the slot's number. Otherwise, a row's slot is the top-k index of the rank's first expert for the
+  // token, which needs fewer slots.
   VERBENA_DEVICE bool has_slots_of_ranks() const {
     return shape_.ranks <= (kSpansHosts ? shape_.hosts : 1) * shape_.top_k;
   }

@@ -65,8 +65,8 @@ class MoePlacement {
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
-  // Sends the number of a source rank's rows for each expert to the ranks of this host. All threads of one
-  // block must call it.
+  // Sends the ranks of this host one number for each of their experts: how many rows the source rank has for
+  // the expert. All threads of one block must call it.
   // @param ids     ids of the source rank's tokens: MoeIds or MoeFarIds
   template <typename Ids>
   VERBENA_DEVICE void send_counts(const MoeArea& area, const Ids& ids, uint32_t source,
@@ -119,8 +119,8 @@ class MoePlacement {
       sync_block();
     }
   }
-  // Receives from every rank the number of its rows for each expert of this rank. All threads of a block must
-  // call it.
+  // Receives one number from every source rank for each expert of this rank: how many rows the source rank
+  // has for the expert. All threads of a block must call it.
   VERBENA_DEVICE void receive_counts(MoeArea& area) const {
     const uint32_t entries = shape_.count_entries(), chunks = moe_divide_up(entries, uint32_t{kWarpLanes});
     const uint32_t warps = threads_per_block() / kWarpLanes;

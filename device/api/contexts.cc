@@ -1,4 +1,4 @@
-// Results, log and contexts of verbena.h.
+// Implements the results, the log and the contexts of verbena.h.
 #include <netdb.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ void forward_line(base::LogLevel level, const char*, int, const char* text) {
     sink(static_cast<verbena_log_level>(level), text);
 }
 
-// Converts everything except the lease, which is taken before anything can fail.
+// Converts everything except the lease, which the caller has taken before anything can fail.
 Outcome read_heap(const verbena_heap& heap, uint32_t count_ranks, symm::BorrowedHeap& read) {
   if (heap.deltas == nullptr)
     return base::fail(Status::kInvalidArgument, "api: verbena_heap::deltas is NULL");

@@ -15,7 +15,7 @@ struct Living {
   const base::OwnProcess process;
 };
 
-// Never destroyed, because exit handlers may still destroy contexts.
+// The object is never destroyed, because exit handlers may still destroy contexts.
 Living& living() {
   static auto* const all = new Living;
   return *all;

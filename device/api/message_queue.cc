@@ -75,7 +75,7 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   bool is_admitted() const { return is_admitted_; }
-  // The error of this thread.
+  // The error of the calling thread.
   static bool is_under_way(const verbena_queue& queue) {
     const Call* call = innermost;
     while (call != nullptr && &call->queue_ != &queue) call = call->outer_;
@@ -222,7 +222,7 @@ void verbena_queue_cancel(verbena_queue* queue) {
 verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts, size_t count,
                                      int64_t timeout_ms) {
   return on_writer(queue, [&](message_queue::Writer& writer) -> Outcome {
-    constexpr size_t kFew = 8;  // without a copy of its data
+    constexpr size_t kFew = 8;  // max number of parts whose list is kept on the stack
     std::span<const std::byte> few[kFew];
     std::vector<std::span<const std::byte>> many(count > kFew ? count : 0);
     const std::span<std::span<const std::byte>> all =

@@ -59,7 +59,7 @@ base::Result<base::SocketAddress> read_address(const char* text);
 // Copies `cause`, truncated to `length` bytes including the NUL, to `text`, which may be NULL.
 void copy_text(const std::string& cause, char* text, size_t length);
 
-// Fails a call in a forked child: its objects belong to the parent process.
+// Returns an error for a call in a forked child, because the objects belong to the parent process.
 base::Outcome refuse_in_child();
 
 // Runs a call and converts its outcome to a result. No exception passes through C.
@@ -75,13 +75,13 @@ verbena_result guard(const Call& call) noexcept {
   }
 }
 
-// Like guard(), for a call on an object; fails if `owner` is not this process.
+// Does the same as guard() for a call on an object, but returns an error if `owner` is not this process.
 template <typename Call>
 verbena_result guard(const base::OwnProcess& owner, const Call& call) noexcept {
   return guard(
       [&]() -> base::Outcome { return owner.is_here() ? base::Outcome(call()) : refuse_in_child(); });
 }
-// Like guard(), for a call that frees an object; does nothing in a forked child.
+// Does the same as guard() for a call that frees an object, but does nothing in a forked child.
 template <typename Call>
 verbena_result guard_end(const base::OwnProcess& owner, const Call& call) noexcept {
   return owner.is_here() ? guard(call) : VERBENA_SUCCESS;

@@ -1,4 +1,4 @@
-// Implements the pools of verbena.h: memory of one window for a framework's allocator.
+// Implements the pools of verbena.h. A pool provides the memory of one window to a framework's allocator.
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -88,7 +88,8 @@ void leave(verbena_pool* pool) {
 
 }  // namespace
 
-// Ranks that allocate and free alike have the same history, and the same offset for each allocation.
+// Ranks that allocate and free the same sizes in the same order have the same history, and the same offset
+// for each allocation.
 void verbena_pool::note(uint64_t offset, uint64_t length_bytes) {
   constexpr uint64_t kPrime = 0x100000001b3;
   history = ((history ^ offset) * kPrime ^ length_bytes) * kPrime;
@@ -163,7 +164,7 @@ verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes
     const auto window = context->context->allocate_window(length_bytes);
     if (!window) return window.error();
     const Outcome entered = enter(context, *window, pool);
-    // An index may be taken on one rank only.
+    // An index may already be taken on some ranks only.
     const Outcome agreed = context->context->agree(entered);
     if (agreed) return agreed;
     if (entered) leave(*pool);

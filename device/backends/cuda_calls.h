@@ -1,4 +1,4 @@
-// Checks calls of CUDA's runtime: throws Failure if one has failed.
+// Checks calls of CUDA's runtime, and throws Failure if a call has failed.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -36,8 +36,8 @@ struct Nccl {
   Nccl() {
     int loaded = 0;
     check(ncclGetVersion(&loaded), "ncclGetVersion");
-    // Before NCCL 2.29 the device communicator does not contain its own size, and the size changed within
-    // 2.28.
+    // Before NCCL 2.29, the device communicator does not contain its own size, and this size changed between
+    // releases of 2.28.
     if (loaded != NCCL_VERSION_CODE) {
       throw Failure(VERBENA_INVALID_USAGE,
                     "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
@@ -78,7 +78,7 @@ class NcclHeap : public SharedHeap {
   ~NcclHeap() override;
 
   void gather(const void* mine, void* all, size_t bytes_each) override;
-  // Collective.
+  // Allocates the heap. Collective.
   void allocate(size_t window_bytes);
   // Includes the application's buffer, if there is one. The application keeps its ownership.
   void open(bool uses_loads_and_stores, void* buffer, size_t buffer_bytes);

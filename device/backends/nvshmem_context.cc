@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kTeamWorld = 0;
 constexpr unsigned kInitWithUniqueId = 1u << 3;
-constexpr int kIsInitialized = 2;  // minimum of nvshmemx_init_status() after initialisation
+constexpr int kIsInitialized = 2;  // lowest value of nvshmemx_init_status() after initialisation
 
 // The version field of an NVSHMEM structure.
 template <typename T>
@@ -115,7 +115,7 @@ class NvshmemHeap : public SharedHeap {
         staging_(nvshmem) {}
 
   void gather(const void* mine, void* all, size_t bytes_each) override;
-  // Collective.
+  // Allocates the heap. Collective.
   void allocate(size_t window_bytes, bool uses_loads_and_stores);
 
  private:

@@ -1,5 +1,5 @@
-// Finds functions of a library that the application has loaded; and guard(), which converts exceptions to
-// results.
+// Finds functions of a library that the application has loaded. Also contains guard(), which converts
+// exceptions to results.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,8 +13,8 @@
 
 namespace verbena::backends {
 
-// A library that the process has loaded under this name, or that is part of the program. It is never loaded
-// again, because a second copy would not have the state of the first.
+// A library that the process has loaded under this name, or that is part of the program. The library is never
+// loaded again, because a second copy would not have the state of the first copy.
 class ProcessLibrary {
  public:
   explicit ProcessLibrary(const char* name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_NOLOAD)) {}

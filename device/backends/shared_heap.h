@@ -1,4 +1,5 @@
-// Base class for heaps of other libraries: one rank's part in creating a context over such a heap.
+// Base class for heaps of other libraries. It does one rank's part of the creation of a context over such a
+// heap.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ class SharedHeap {
  protected:
   // Returns the length of a heap for windows of `window_bytes` and the teams' words.
   size_t measure(size_t window_bytes) const { return verbena_heap_words(count_ranks()) + window_bytes; }
-  // Records that the memory which `rank` has at `begin` is mapped at `theirs` in this rank.
+  // Records that this rank has mapped the memory that `rank` has at the offset of `begin`. `theirs` is the
+  // address at which the memory is mapped.
   void set_peer(uint32_t rank, const void* begin, const void* theirs) {
     deltas_[rank] = static_cast<const char*>(theirs) - static_cast<const char*>(begin);
   }
@@ -44,7 +46,7 @@ class SharedHeap {
   uint32_t rank_;
   void* begin_ = nullptr;
   size_t length_bytes_ = 0;
-  size_t reach_bytes_ = 0;  // as in verbena_heap
+  size_t reach_bytes_ = 0;  // see verbena_heap
   bool is_world_only_ = false;
   std::vector<char> extension_;
   std::vector<verbena_alias> aliases_;

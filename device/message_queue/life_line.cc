@@ -37,7 +37,7 @@ long call_futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
   return syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0);
 }
 
-// The value of a word whose holder is gone, so that it need not be watched.
+// Returns true if the holder of a word is gone, so that the word need not be watched.
 bool is_over(uint32_t holder) {
   return holder == 0 || (holder & FUTEX_OWNER_DIED) != 0;
 }
@@ -49,7 +49,7 @@ bool LifeLine::has_died(const LifeWord& word) {
 }
 
 base::Outcome LifeLine::start(std::vector<LifeWord*> own, std::function<void()> notify) {
-  // An earlier call succeeded here but its caller failed later and retries.
+  // An earlier call has already started the thread, but the caller has failed later and retries.
   if (thread_.joinable()) return {};
   own_ = std::move(own);
   notify_ = std::move(notify);
@@ -115,7 +115,8 @@ void LifeLine::run() {
     if (is_news) notify_();
     if (living.empty() || !wait(living)) call_futex(step_, FUTEX_WAIT_PRIVATE, step);
   }
-  // Leaves in order: first Linux stops marking the words, then the words lose their holder.
+  // The thread leaves in order: first, it makes sure that Linux no longer marks the words; then it removes
+  // itself as the holder.
   held.list.next = end;
   for (LifeWord* const word : own_) {
     word->holder.store(0, std::memory_order_release);

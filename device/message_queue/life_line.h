@@ -2,7 +2,7 @@
 // futex; Linux marks the word as soon as its holder's thread ends. A closed connection or a pidfd would
 // report the death later, after the process's memory was freed, which takes a second for several GiB.
 //
-// Needs futex_waitv (Linux 5.16). Without it, the closed connection alone reports a dead peer.
+// This needs futex_waitv (Linux 5.16). On older kernels, only the closed connection reports a dead peer.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ namespace verbena::message_queue {
 struct LifeWord {
   void* next;
   std::atomic<uint32_t>
-      holder;  // thread id of the holder; 0: no holder, or it left in order; or Linux's mark of a dead holder
+      holder;  // thread id of the holder; 0 if there is no holder, or if it has left in order; or Linux's
+               // mark of a dead holder
 };
 
 class LifeLine {

@@ -1,4 +1,4 @@
-// Timeouts and spinning of the queue's waits.
+// The timeouts of the queue's waits, and how long waits spin.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace verbena::message_queue {
 
-// A timeout in milliseconds, or a spinning time in microseconds, without a limit.
+// Stands for a timeout, or for a spinning time, without a limit.
 inline constexpr int64_t kForever = -1;
-// In place of a spinning time: SpinPlan chooses it.
+// Stands for a spinning time that SpinPlan chooses.
 inline constexpr int64_t kAdaptive = -2;
 
 inline int64_t deadline_after(int64_t timeout_ms) {

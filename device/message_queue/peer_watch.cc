@@ -24,7 +24,7 @@ base::Outcome PeerWatch::start(int connection, bool hears_data, const ProcessNam
   notify_ = std::move(notify);
   connection_ = connection;
   hears_data_ = hears_data;
-  if (connection < 0) {  // the peer may finish with the queue and exit before this call
+  if (connection < 0) {  // the peer may have finished and exited before this call
     has_closed_.store(true, std::memory_order_release);
     notify_();
     return {};

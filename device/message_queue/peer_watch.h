@@ -1,6 +1,6 @@
-// Detects, on the process's watcher thread (base/event_loop.h), that a peer has exited: its connection closed
-// or, if its process is visible, the process ended. The latter also detects a peer whose forked child still
-// holds the connection open.
+// Detects that a peer has exited. The process's watcher thread (base/event_loop.h) notices that the peer's
+// connection has closed or, if the peer's process is visible, that the process has ended. Watching the
+// process also detects the exit of a peer whose forked child still holds the connection open.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class PeerWatch {
 
   // Returns whether the peer's process has ended.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
-  // Returns whether the connection has closed; only without `hears_data`.
+  // Returns whether the connection has closed. Valid only if `hears_data` is false.
   bool has_closed() const { return has_closed_.load(std::memory_order_acquire); }
 
  private:

@@ -1,6 +1,6 @@
 // The messages between a queue's writer and readers over their link (plugin/bootstrap/frame_link.h), and the
-// handle by which a reader finds the writer. A link stays open as long as both ends live, so its closing
-// reports an exited peer. For a reader on another host, the link also carries the queue's messages.
+// handle by which a reader finds the writer. A link stays open as long as both ends live, so a closed link
+// means that the peer has exited. For a reader on another host, the link also carries the queue's messages.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace verbena::message_queue {
 
 inline constexpr uint64_t kHandleMagic = 0x7565'7571'6272'6576;  // "verbqueu"
 inline constexpr uint32_t kHandleVersion = 2;
-// In place of a reader's number: the writer assigns the highest free number.
+// Stands for a reader's number if the writer should assign the highest free number.
 inline constexpr uint32_t kAnyReader = UINT32_MAX;
 inline std::string name_reader(uint32_t number) {
   return number == kAnyReader ? "a reader" : "reader " + std::to_string(number);
@@ -29,7 +29,8 @@ struct Handle {
   uint32_t count_readers = 0;
   base::SocketAddress writer;
   bootstrap::Nonce nonce{};   // identifies the queue; sent over the network
-  bootstrap::Nonce secret{};  // proven, never sent, if there is no job key; zeros: no secret
+  bootstrap::Nonce secret{};  // if there is no job key, ends prove that they know the secret, but never send
+                              // it; zeros: no secret
   uint8_t reserved[24] = {};
 };
 static_assert(sizeof(Handle) == 128 && std::is_trivially_copyable_v<Handle>);
@@ -51,7 +52,8 @@ inline constexpr bootstrap::FrameKind to_kind(uint8_t kind) {
   return static_cast<bootstrap::FrameKind>(kind);
 }
 
-// Identifies a process within a PID namespace. A process of the same namespace can watch its end.
+// Identifies a process within a PID namespace. Any process of the same namespace can watch whether the
+// process ends.
 struct ProcessName {
   uint64_t space = 0;  // the inode of /proc/self/ns/pid
   int64_t pid = 0;

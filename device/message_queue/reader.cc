@@ -115,7 +115,7 @@ base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
     const uint64_t number = hold_part(part);
     const bool is_first = (part.flags & SlotHead::kFirst) != 0, is_last = (part.flags & SlotHead::kLast) != 0;
     if (is_first && is_last) return Message{part.bytes, number};
-    if (is_first) {  // an incomplete earlier message is dropped: its writer gave up
+    if (is_first) {  // an incomplete earlier message is dropped, because the writer has given it up
       partial_.clear();
       partial_.reserve(std::min(part.message_bytes, kMaxReservedBytes));
       is_partial_ = true;
@@ -192,7 +192,7 @@ std::optional<Reader::Part> Reader::take_frame() {
 
 base::Result<std::optional<Reader::Part>> Reader::await_remote(int64_t deadline_ns) {
   for (bool was_awaited = false;; was_awaited = true) {
-    // At most as many parts as slots are outstanding, so the link never buffers more.
+    // The number of outstanding parts is at most the number of slots, so the link never buffers more parts.
     std::optional<Part> part;
     const auto has_news = [&] {
       if (!link_->has_arrivals()) link_->advance();

@@ -1,5 +1,5 @@
-// A reader's end of a queue, over shared memory or over TCP. One thread at a time uses it; any thread may
-// call cancel().
+// A reader's end of a queue, over shared memory or over TCP. Only one thread at a time may use it, except
+// that any thread may call cancel().
 #pragma once
 
 #include <atomic>
@@ -39,11 +39,11 @@ class Reader {
   base::Outcome wait_until_ready(int64_t timeout_ms);
   bool is_local() const { return local_.has_value(); }
 
-  // Returns the next message, joined from its parts. kTimeout: no message arrived in time, or a signal
-  // handler ran; nothing is logged. kRemote: the writer has shut the queue down or is dead, and all its
-  // earlier messages have been delivered.
+  // Returns the next message, joined from its parts. Returns kTimeout, without a log line, if no message
+  // arrived in time or if a signal handler ran. Returns kRemote if the writer has shut the queue down or is
+  // dead, and all its earlier messages have been delivered.
   base::Result<Message> dequeue(int64_t timeout_ms);
-  // Gives a message back. kInvalidUsage: no such message is held.
+  // Gives a message back. Returns kInvalidUsage if the reader does not hold such a message.
   base::Outcome release(uint64_t ticket);
   size_t count_held() const { return whole_.size() + count_held_parts_; }
   // Makes the call in progress, or else the next call, fail with kInvalidUsage. With `is_for_good`, all later
@@ -80,7 +80,7 @@ class Reader {
   void notify();
   std::string name_writer() const;
 
-  // Waits for the next part. Empty if none arrived in time.
+  // Waits for the next part. Returns nothing if no part arrived in time.
   base::Result<std::optional<Part>> await_local(int64_t deadline_ns);
   base::Result<std::optional<Part>> await_remote(int64_t deadline_ns);
   void record(uint32_t flags, bool was_awaited);
@@ -103,13 +103,13 @@ class Reader {
   std::atomic<uint32_t> interrupt_{0};
   base::WakeEvent wake_;  // wakes waits on descriptors; waits on the ring use its futex
   std::optional<Local> local_;
-  // Whether local_ is set, so that other threads may wake a sleeper on the ring.
+  // True if local_ is set, so that other threads may wake a thread that sleeps on the ring.
   std::atomic<bool> has_ring_{false};
   PeerWatch watch_;
   LifeLine life_;
 
-  // The parts of the ring or link that the caller got, starting with part first_held_; true for a part that
-  // the caller has released.
+  // The parts of the ring or link that the caller has received, starting with part first_held_. An entry is
+  // true if the caller has released the part.
   uint64_t first_held_ = 0;
   std::deque<bool> given_back_;
   size_t count_held_parts_ = 0;

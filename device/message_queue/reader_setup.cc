@@ -110,7 +110,7 @@ void Reader::notify() {
   RingReader<RingMemory>::interrupt(memory);
 }
 
-// Each step runs once. After a timeout the next call continues from there.
+// Each step runs only once. After a timeout, the next call continues with the step that timed out.
 Outcome Reader::introduce(base::Deadline deadline) {
   if (!post_) {
     auto host = bootstrap::identify_host(base::parameters().host_id);

@@ -1,7 +1,7 @@
 // Carries a queue's messages to one reader on another host. A thread in the writer's process reads the ring
 // like any other reader and sends each part over the link. It releases a slot when the remote reader has
-// released the part, so a slow remote reader blocks the writer, and is named in errors, like a local one. The
-// idle thread sleeps on the ring's futex.
+// released the part, so a slow remote reader blocks the writer, and is named in errors, like a slow local
+// reader. The idle thread sleeps on the ring's futex.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ class RemoteFeed {
   ~RemoteFeed();
 
   base::Outcome start();
-  // Why the reader has gone. Valid after on_end.
+  // Returns why the reader has gone. Valid after on_end.
   const std::string& problem() const { return problem_; }
 
  private:

@@ -1,7 +1,7 @@
-// The ring between one writer and its readers: which slots are free, published and released, and who sleeps.
-// It is a template over the memory of its words, so that a model checker can run every interleaving of this
-// code. It has no locks: a reader that is stopped or killed at any instruction leaves words with which the
-// other processes can continue.
+// The ring between one writer and its readers. It tracks which slots are free, published and released, and
+// who sleeps. It is a template over the memory of its words, so that a model checker can run every
+// interleaving of this code. It has no locks: a reader that is stopped or killed at any instruction leaves
+// words with which the other processes can continue.
 //
 // Message n lies in slot n % count_slots. One process writes each word, except `sleepers` and the bells:
 //
@@ -137,7 +137,7 @@ class RingReader {
   uint64_t next() const { return next_; }
   uint32_t slot() const { return static_cast<uint32_t>(next_ % memory_.count_slots()); }
 
-  // kMessage: the next message is in its slot. kEnd: no further message will come.
+  // Returns kMessage if the next message is in its slot, or kEnd if no further message will come.
   Look look() {
     if (can_read()) return Look::kMessage;
     if (memory_.ended().load(std::memory_order_acquire) == 0) return Look::kNothing;
@@ -170,7 +170,7 @@ class RingReader {
     return end;
   }
 
-  // Wakes all readers of the ring. Call it after setting the interrupt word of one of them. Any thread may
+  // Wakes all readers of the ring. Call it after setting the interrupt word of any reader. Any thread may
   // call it.
   static void interrupt(Memory& memory) {
     memory.bell().fetch_add(1, std::memory_order_release);

@@ -20,7 +20,7 @@ namespace verbena::message_queue {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
-// No process can truncate the memory under the others.
+// With these seals, no process can truncate the memory that other processes have mapped.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 uint64_t round_up(uint64_t value, uint64_t grain) {
@@ -52,7 +52,8 @@ uint64_t RingShape::length_bytes() const {
 
 void RingMemory::fence() {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer does not support fences. A read-modify-write of one common word is as strong here.
+  // ThreadSanitizer does not support fences. Read-modify-write operations on a common word are as strong
+  // here.
   static std::atomic<uint32_t> word{0};
   word.fetch_add(1, std::memory_order_seq_cst);
 #else

@@ -25,9 +25,9 @@ struct RingShape {
   uint64_t chunk_bytes = 0;    // capacity of a slot, 1 or more
 
   bool is_valid() const;
-  uint64_t stride_bytes() const;  // from one slot to the next
+  uint64_t stride_bytes() const;  // distance between slots
   uint64_t slots_offset_bytes() const;
-  uint64_t length_bytes() const;  // of the whole memory, whole pages; only for a valid shape
+  uint64_t length_bytes() const;  // length of the whole memory, in whole pages; only for a valid shape
 };
 
 // The header of a slot, which holds a whole message or one part of it.
@@ -43,7 +43,7 @@ struct SlotHead {
 struct alignas(2 * kLineBytes) ReaderLine {
   std::atomic<uint64_t> released;
   std::atomic<uint64_t> taken;  // for error messages
-  // Each reader has its own word of the writer, because Linux wakes only one waiter of a word.
+  // The writer has a separate word for each reader, because Linux wakes only one waiter of a word.
   LifeWord reader, writer;
 };
 static_assert(sizeof(ReaderLine) == 2 * kLineBytes);
@@ -59,7 +59,8 @@ struct RingControl {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(SlotHead) <= kLineBytes && sizeof(std::atomic<uint32_t>) == 4);
 
-// Finds the words in the memory: the Memory parameter of ring.h. Cheap to copy; owns nothing.
+// Finds the words in the memory. This is the Memory parameter of ring.h. It is cheap to copy and owns
+// nothing.
 class RingMemory {
  public:
   RingMemory() = default;
@@ -87,7 +88,8 @@ class RingMemory {
   std::byte* data(uint32_t slot) const { return reinterpret_cast<std::byte*>(&head(slot)) + kLineBytes; }
 
   static void fence();
-  // Sleeps on the futex until it is woken; returns at once if the word is not `heard`. kNoDeadline: no limit.
+  // Sleeps on the futex until another thread wakes it. Returns at once if the word is not `heard`. With
+  // kNoDeadline, the sleep has no time limit.
   static SleepEnd sleep(const std::atomic<uint32_t>& word, uint32_t heard, int64_t deadline_ns);
   static void wake(const std::atomic<uint32_t>& word);
 
@@ -108,7 +110,7 @@ class SharedRing {
  public:
   // Creates zero-filled memory: all slots are free and nobody sleeps.
   static base::Result<SharedRing> create(const RingShape& shape);
-  // Maps memory that create() made in another process. On success it takes the descriptor.
+  // Maps memory that create() made in another process. Takes ownership of the descriptor on success.
   static base::Result<SharedRing> open(base::FileDescriptor& file, const RingShape& shape);
   SharedRing() = default;
   SharedRing(SharedRing&& other) noexcept;
@@ -118,7 +120,7 @@ class SharedRing {
   int fd() const { return file_.get(); }
   RingMemory memory() const { return {begin_, shape_}; }
   // Pins the memory for direct copies to and from the calling thread's current GPU, until this object is
-  // destroyed. kInvalidUsage: no GPU is current.
+  // destroyed. Returns kInvalidUsage if no GPU is current.
   base::Outcome pin();
 
  private:

@@ -19,25 +19,25 @@ namespace verbena::message_queue {
 
 class SpinPlan {
  public:
-  // @param spin_us  how long each wait spins before it sleeps, microseconds; kForever: it never sleeps;
-  //                 kAdaptive: as long as the prediction says
+  // @param spin_us  how long each wait spins before it sleeps, microseconds; kForever if a wait never sleeps;
+  //                 kAdaptive if the time depends on the prediction
   explicit SpinPlan(int64_t spin_us) : spin_us_(spin_us) {}
 
-  // Returns until when a wait spins that has nothing to return at `now_ns`.
+  // Returns the time until which a wait spins if there is nothing to return at `now_ns`.
   int64_t find_spin_end(int64_t now_ns) const {
     if (spin_us_ == kForever) return kNoDeadline;
     const int64_t end_ns = now_ns + (is_adaptive() ? kMinSpinUs : spin_us_) * kNsPerUs;
     if (!has_prediction() || now_ns < begin_ns()) return end_ns;
     return std::max(end_ns, last_ns_ + gap_ns_ + margin_ns_);
   }
-  // Returns until when a wait sleeps that has spun.
+  // Returns the time until which a wait sleeps after it has spun.
   int64_t find_sleep_end(int64_t now_ns) const {
     return has_prediction() && now_ns < begin_ns() ? begin_ns() : kNoDeadline;
   }
   bool is_adaptive() const { return spin_us_ == kAdaptive; }
   // Records that a message was seen at `now_ns`. Call it if is_adaptive().
-  // @param was_awaited  whether the message came during a wait; otherwise it came at an unknown earlier time,
-  //                     so the interval is unknown too
+  // @param was_awaited  true if the message came during a wait; otherwise it came at an unknown earlier time,
+  //                     so the interval is unknown, too
   void record(int64_t now_ns, bool was_awaited) {
     if (was_awaited && last_ns_ != 0) learn(now_ns - last_ns_);
     last_ns_ = now_ns;
@@ -49,8 +49,8 @@ class SpinPlan {
   // Sleeps end late by up to the kernel's timer slack of 50 us and a wake-up.
   static constexpr int64_t kMinMarginNs = 100 * kNsPerUs;
   static constexpr int64_t kMaxMarginNs = 2 * base::kNsPerMs;
-  static constexpr int64_t kShare = 8;  // the margin, before and after, is at most this part of the interval
-  static constexpr int kSmoothing = 8;  // each new interval counts for one part in so many
+  static constexpr int64_t kShare = 8;        // the margin before and after is at most interval / kShare
+  static constexpr int kSmoothing = 8;        // each new interval has a weight of 1 / kSmoothing
   static constexpr uint32_t kMinLearned = 4;  // intervals before the first prediction
 
   void learn(int64_t gap_ns) {

@@ -170,7 +170,7 @@ void Writer::publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags
   head.message_bytes = message_bytes;
   head.flags = flags;
   writer_.publish();
-  published_ns_[slot] = base::monotonic_ns();  // after publishing: no reader waits for this step
+  published_ns_[slot] = base::monotonic_ns();  // this comes after publishing, because no reader waits for it
 }
 
 Outcome Writer::await_slot(int64_t deadline_ns) {

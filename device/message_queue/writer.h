@@ -1,5 +1,5 @@
-// A queue's writer: creates the queue, admits its readers and writes messages. One thread at a time uses it;
-// any thread may call cancel().
+// A queue's writer, which creates the queue, admits its readers and writes messages. Only one thread at a
+// time may use it, except that any thread may call cancel().
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,12 @@ namespace verbena::message_queue {
 
 struct WriterOptions {
   RingShape shape;
-  int64_t spin_us = 0;  // how long a wait spins before it sleeps; kForever; kAdaptive: briefly
-  // the address where readers connect; empty: of the interface of VERBENA_SOCKET_IFNAME
+  int64_t spin_us = 0;  // how long a wait spins before it sleeps; or kForever, or kAdaptive for a short time
+  // The address to which readers connect. If empty, the address of the interface VERBENA_SOCKET_IFNAME is
+  // used.
   base::SocketAddress bind{};
-  // Ranks of the readers, for errors; kAnyReader: that reader has no rank; empty: no reader has.
+  // Ranks of the readers, for errors. An entry is kAnyReader if that reader has no rank. Empty if no reader
+  // has a rank.
   std::vector<uint32_t> reader_ranks{};
 };
 
@@ -41,9 +43,10 @@ class Writer {
   // Waits until all readers are connected.
   base::Outcome wait_until_ready(int64_t timeout_ms);
 
-  // Writes one message, which consists of `parts` and takes as many chunks as it needs. kTimeout: no slot
-  // became free in time; the error names the reader that holds the slot, and readers never see the partial
-  // message. kRemote: a reader is dead; every call fails with its name until drop_reader().
+  // Writes one message, which consists of `parts` and takes as many slots as it needs. Returns kTimeout if no
+  // slot became free in time: the error names the reader that holds the slot, and readers never see the
+  // partial message. Returns kRemote if a reader is dead: every call fails, and names this reader, until
+  // drop_reader().
   base::Outcome enqueue(std::span<const std::span<const std::byte>> parts, int64_t timeout_ms);
   // Returns the next chunk, to be filled in place. commit() turns its first bytes into a message. Without a
   // commit, the next reserve() returns the same chunk.
@@ -54,7 +57,7 @@ class Writer {
   // Makes the call in progress, or else the next call, fail with kInvalidUsage. With `is_for_good`, all later
   // calls fail. Any thread may call it.
   void cancel(bool is_for_good = false);
-  // Does everything that destruction does, except that the memory stays while a chunk is reserved. No call
+  // Does everything that the destructor does, but keeps the memory as long as a chunk is reserved. No call
   // may be in progress.
   void end();
   base::Outcome pin() { return ring_.pin(); }
@@ -79,7 +82,7 @@ class Writer {
   };
   enum Interrupt : uint32_t { kCancelled = 1, kPeerNews = 2, kShut = 4 };
 
-  // The caller creates everything that can fail before, so the constructor cannot fail.
+  // The caller has already created everything whose creation can fail, so the constructor cannot fail.
   Writer(const WriterOptions& options, const Handle& handle, base::Listener listener, bootstrap::Proof proof,
          const bootstrap::HostKey& host, SharedRing ring, base::WakeEvent wake);
 

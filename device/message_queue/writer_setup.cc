@@ -92,7 +92,7 @@ bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {
   return {is_free(hello.rank) ? Refusal::kNone : Refusal::kRankTaken};
 }
 
-// Returns whether the number is free; for kAnyReader, whether any number is free.
+// Returns whether the number is free. For kAnyReader, returns whether any number is free.
 bool Writer::is_free(uint32_t reader) const {
   const auto is_absent = [](const auto& peer) { return peer->step == Step::kAbsent; };
   return reader == kAnyReader ? std::ranges::any_of(peers_, is_absent) : is_absent(peers_[reader]);
@@ -144,7 +144,7 @@ bool Writer::hear(Newcomer& newcomer, const Record& record) {
   return false;
 }
 
-// Reads messages of admitted readers: they become ready, or are gone.
+// Reads messages of admitted readers, which report that they are ready or leave.
 Outcome Writer::hear_peers() {
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
     Peer& peer = *peers_[reader];
@@ -160,7 +160,7 @@ Outcome Writer::hear_peers() {
   return {};
 }
 
-// Must happen before a reader gets kGo: from then on, both sides watch each other's words.
+// This must happen before any reader gets kGo, because from then on both sides watch each other's words.
 Outcome Writer::hold_life() {
   std::vector<LifeWord*> own, peers;
   for (uint32_t reader = 0; reader < peers_.size(); ++reader) {
@@ -174,7 +174,7 @@ Outcome Writer::hold_life() {
   return {};
 }
 
-// After a failure the next call continues from there.
+// After a failure, the next call continues with the step that failed.
 Outcome Writer::start_peer(uint32_t reader, base::Deadline deadline) {
   Peer& peer = *peers_[reader];
   if (peer.is_looked_after) return {};

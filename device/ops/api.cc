@@ -1,4 +1,4 @@
-// libverbena_ops.so: verbena/ops.h. No exception passes through C.
+// Implements verbena/ops.h for libverbena_ops.so. No exception passes through C.
 
 #include "device/ops/communicator.h"
 #include "device/ops/guard.h"
@@ -45,7 +45,7 @@ void set_reduction(Call& call, verbena_ops_type type, verbena_ops_reduction redu
   call.reduction = reduction;
 }
 
-// The layout of messages: contiguous, or a part of each row.
+// Returns the layout of messages, which are contiguous or consist of a part of each row.
 Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
   if (rows == 1) return {row_bytes, 1, 1};
   return {row_bytes, row_bytes, row_bytes * parts};
@@ -53,7 +53,7 @@ Layout lay_out(uint64_t rows, uint64_t row_bytes, uint32_t parts) {
 // The layout of a single message.
 constexpr Layout kOneMessage{0, 1, 1};
 
-// Refuses algorithms that a caller may name but that do not support this call.
+// Throws Failure if the caller has named an algorithm that does not support this call.
 void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
     expect(ops->communicator.are_in_windows(call),
@@ -117,7 +117,7 @@ Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
           norm.scale_row_stride,
           norm.scale_block_stride};
 }
-// Completes a choice by a grid for rows.
+// Adds a grid for rows to a choice, and submits the norm.
 void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm,
                  size_t x_stride, verbena_stream stream) {
   ops->communicator.submit_norm(call, choice, convert_norm(norm, x_stride), static_cast<CUstream>(stream));

@@ -1,5 +1,5 @@
-// The arguments of the library's kernels, shared by host and device code. Plain types only, because nvcc
-// compiles this header too.
+// The arguments of the library's kernels, shared by host and device code. This header uses only plain types,
+// because nvcc compiles it, too.
 #pragma once
 
 #include <stdint.h>
@@ -12,14 +12,14 @@ inline constexpr int32_t kMaxRanks = 16;
 inline constexpr uint32_t kCountOperations = 5;  // number of values of verbena_ops_operation
 inline constexpr uint32_t kMaxCalls = 8;         // calls per launch
 inline constexpr uint32_t kMaxThreads = 512;
-// Limits of the fused all-reduce and norm, which keeps rows in registers: vectors per thread, blocks per row,
-// warps per row.
+// Limits of the fused all-reduce and norm, which keeps rows in registers: the numbers of vectors per thread,
+// blocks per row, and warps per row.
 inline constexpr uint32_t kMaxKept = 2, kMaxRowBlocks = 8, kMaxRowWarps = 64;
-inline constexpr uint32_t kFewRowBlocks = 4;  // if the row would also fit into one block
+inline constexpr uint32_t kFewRowBlocks = 4;  // limit for rows that would also fit into one block
 
-// Numbered as verbena_ops_algorithm (verbena/ops.h). kOneShot and kTwoShot send packets (low_latency.cuh);
-// kBulk... send chunks with flags (bulk.cuh). In one shot, each rank sends its whole tensor to every other
-// rank.
+// The values are the same as in verbena_ops_algorithm (verbena/ops.h). kOneShot and kTwoShot send packets
+// (low_latency.cuh); kBulk... send chunks with flags (bulk.cuh). In one shot, each rank sends its whole
+// tensor to every other rank.
 enum class Algorithm : uint32_t {
   kAuto = 0,
   kOneShot = 1,
@@ -36,13 +36,13 @@ enum class Algorithm : uint32_t {
   kMxFloat8 = 20,
   kFloat8Int8 = 21,
   kInt4Int8 = 22,
-  kLossless = 32,  // kBulkTwoShot of a team across hosts, encoded between hosts
+  kLossless = 32,  // kBulkTwoShot of a team across hosts, with lossless encoding between hosts
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // number of exact algorithms
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
-// Number of codecs with one format for addends and sums. They are the first ones.
+// Number of codecs that use one format for addends and sums. These codecs come first in Algorithm.
 inline constexpr uint32_t kCountSingleCodecs = 5;
-// Returns the index of the codec; kCountCodecs or more for an exact algorithm.
+// Returns the index of the codec, or a value of kCountCodecs or more if the algorithm is exact.
 constexpr uint32_t find_codec(Algorithm algorithm) {
   return static_cast<uint32_t>(algorithm) - kFirstCodec;
 }
@@ -81,8 +81,8 @@ struct Grid {
   uint32_t cluster = 1;  // blocks per cluster
 };
 
-// The last three use NormLaunch::norm. kNorm normalises local rows, kAllReduceNorm the ranks' sums,
-// kShardedNorm each rank's share of the sums.
+// The last three kinds use NormLaunch::norm. kNorm normalises local rows, kAllReduceNorm normalises the
+// ranks' sums, and kShardedNorm normalises each rank's share of the sums.
 enum class Kind : uint32_t {
   kAllReduce = 0,
   kExchange = 1,
@@ -102,26 +102,28 @@ struct Layout {
 enum class Lengths : uint32_t {
   kEqual = 0,       // all messages have `length_bytes`
   kFromRoot = 1,    // only `root` sends messages
-  kByReceiver = 2,  // counts[r] for member r: a reduce-scatter
-  kBySender = 3,    // counts[r] from member r: an all-gather
-  kByPair = 4,      // counts[r] to member r, receive_counts[r] from it
+  kByReceiver = 2,  // the message for member r has counts[r] units (reduce-scatter)
+  kBySender = 3,    // the message from member r has counts[r] units (all-gather)
+  kByPair = 4,      // the message to member r has counts[r] units, and the message from member r has
+                    // receive_counts[r] units
 };
 
 struct Call {
   Kind kind;
   Algorithm algorithm;
-  uint32_t type, reduction;  // as in reduction.cuh
+  uint32_t type, reduction;  // values of DataType and Reduction (reduction.cuh)
   const char* input;
   char* output;
-  uint64_t length_bytes;  // bytes of the tensor, or of an exchange's longest message
+  uint64_t length_bytes;  // length of the tensor, or of an exchange's longest message
   Layout source, destination;
   Lengths lengths;
   int32_t root;
-  // In GPU memory, read by the kernel: one value per member, in units of unit_bytes. Null offsets: the
-  // messages are contiguous. Messages must lie in the first input_bytes and output_bytes.
+  // Arrays in GPU memory, which the kernel reads: one value per member, in units of unit_bytes. If the
+  // offsets are null, the messages are contiguous. Messages must lie in the first input_bytes of the input
+  // and the first output_bytes of the output.
   const int64_t *counts, *offsets, *receive_counts, *receive_offsets;
   uint64_t unit_bytes, input_bytes, output_bytes;
-  uint64_t seed;  // of a quantised all-reduce with stochastic rounding; 0: rounds to nearest
+  uint64_t seed;  // seed of the stochastic rounding of a quantised all-reduce; 0 rounds to nearest
 };
 
 // The arguments of RmsNorm in rms_norm.cuh, for any type.
@@ -144,18 +146,18 @@ enum class Content : uint32_t { kAllReduces, kExchanges, kAnything };
 // The arguments of every kernel.
 struct Launch {
   SymmWorkspace<> workspace;
-  // In host memory: the SymmStatus of the first error; 0: no error.
+  // In host memory: the SymmStatus of the first error, or 0 if there is no error.
   int64_t* status;
-  uint32_t chunk_bytes;  // chunk size of Bulk; 0: the size of a slot
+  uint32_t chunk_bytes;  // chunk size of Bulk; 0 means the size of a slot
   uint32_t programmatic_launch;
   uint32_t pause_before_ns, pause_after_ns;  // for GridStart
-  // Used only by a team across hosts: the host's workspace in GPU memory, and the contents of HostPlaces in
-  // across_hosts.cuh.
+  // The next members are used only by a team across hosts. These members are the host's workspace in GPU
+  // memory, and the contents of HostPlaces in across_hosts.cuh.
   const SymmWorkspace<>* host;
   uint32_t hosts;
   uint8_t members[kMaxRanks];
 };
-// More arguments make a kernel start later, so kernels for one call take one call only.
+// Kernels for a single call have a separate type, because a kernel with fewer arguments starts earlier.
 struct CallLaunch : Launch {
   Call call;
 };
@@ -167,8 +169,8 @@ struct GroupLaunch : Launch {
   Call calls[kMaxCalls];
 };
 
-// The properties of a call that must be equal on all ranks. VERBENA_OPS_CHECK compares them. Addresses,
-// strides and streams may differ and are not part of the record.
+// The properties of a call that must be equal on all ranks. With VERBENA_OPS_CHECK, the ranks compare their
+// records. Addresses, strides and streams may differ and are not part of the record.
 struct CallRecord {
   uint32_t kind, algorithm, type, reduction;
   uint32_t blocks, threads, cluster, chunk_bytes;
@@ -179,14 +181,14 @@ struct CallRecord {
   uint64_t counts_hash, padding;       // hash of the counts in GPU memory, if they must be equal on all ranks
   uint64_t input_place, output_place;  // offsets in a window, if peers read or write the tensors there
 };
-// The record as words; no word is padding.
+// The number of words of a record; no word is padding.
 inline constexpr uint32_t kRecordWords = sizeof(CallRecord) / sizeof(uint64_t);
 static_assert(sizeof(CallRecord) == 112, "verbena: records are compared word by word");
 
 // The arguments of the two kernels before and after the exchange of the ranks' records.
 struct CompareLaunch : Launch {
   CallRecord record;
-  const int64_t* counts;  // the call's counts, if they must be equal on all ranks; else null
+  const int64_t* counts;  // the call's counts if they must be equal on all ranks, otherwise null
   // In host memory: this rank's record, the records of all members, and this rank's record of a refused call.
   CallRecord *own, *all, *refused;
 };

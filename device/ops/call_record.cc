@@ -36,8 +36,8 @@ CallRecord make_record(const Call& call, Algorithm algorithm, const Grid& grid, 
   record.unit_bytes = call.unit_bytes;
   record.lengths = static_cast<uint32_t>(call.lengths);
   record.root = call.lengths == Lengths::kFromRoot ? call.root : 0;
-  // The layout of an exchange's messages may differ between ranks; whether a rank sends the whole tensor or
-  // its parts may not.
+  // The layout of an exchange's messages may differ between ranks. But either all ranks send the whole
+  // tensor, or all ranks send parts.
   record.outputs = (call.source.member_bytes != 0 ? 1 : 0) | (call.destination.member_bytes != 0 ? 2 : 0);
   return record;
 }
@@ -47,7 +47,7 @@ CallRecord make_record(const Call& call, const Norm& norm, const Grid& grid) {
   record.rows = norm.rows;
   record.hidden = norm.hidden;
   if (call.kind != Kind::kShardedNorm) return record;
-  // The outputs that are exchanged after the norm.
+  // These members describe the outputs that are exchanged after the norm.
   record.quantisation = norm.quantisation;
   record.padding = norm.padding;
   record.outputs = (norm.output != nullptr ? 1 : 0) | (norm.elements != nullptr ? 2 : 0);

@@ -10,37 +10,42 @@ namespace {
 
 constexpr uint64_t kKi = 1 << 10, kMi = 1 << 20;
 
-// Up to these sizes an algorithm is the fastest one between H200s (docs/measurements). The values for three
-// and for more than four GPUs are estimated from the bytes that each rank sends; verbena-bench coll
-// --calibrate measures them. The comment after a threshold names the measurement that set it.
+// Up to these sizes, the named algorithm is the fastest between H200s (docs/measurements). The values for
+// three and for more than four GPUs are estimated from the number of bytes that each rank sends;
+// verbena-bench coll --calibrate measures them. The comment after a threshold names the measurement on which
+// it is based.
 //
 // All-reduces: bytes of the tensor. Between two ranks, one shot and two shots send the same number of bytes.
-// A model with a time for each peer and for each byte sent, which `tools/report/thresholds.py --estimate`
-// fits to the tables of two and four GPUs, allows one shot up to 90 to 189 KiB between eight ranks (here: 128
-// KiB), up to 54 to 175 KiB between 16 (64 KiB) and up to 268 KiB between three (341 KiB). Only between three
-// it contradicts, by 5 % of the time, which is the largest error of the fit.
+// The limits for one shot were compared with a model that has a time for each peer and a time for each byte
+// sent. `tools/report/thresholds.py --estimate` fits the model to the tables of two and four GPUs. Its limit
+// is 90 to 189 KiB between eight ranks (here 128 KiB), 54 to 175 KiB between 16 ranks (here 64 KiB), and 268
+// KiB between three ranks (here 341 KiB). The model contradicts only the limit for three ranks, where the
+// times differ by 5 %, which is the largest error of the fit.
 constexpr uint64_t kMaxOneShotOfTwo = 2 * kMi;  // h200x4-collectives-of-2
 constexpr uint64_t kMaxOneShotOfAll = 1 * kMi;  // h200x4-collectives; divided by the number of ranks
 constexpr uint64_t kMaxTwoShot = 64 * kMi;      // h200x4-collectives
 // Other operations: bytes that a rank sends to all other ranks; for a broadcast, bytes of the message.
 constexpr uint64_t kMaxExchangeByPackets = 48 * kMi;  // h200x4-collectives
 constexpr uint64_t kMaxBroadcastInOneShot = 2 * kMi;  // h200x4-collectives
-// From these sizes on, a quantised all-reduce is faster than an exact one. INT8 and the codecs with two
-// formats need two shots even between two ranks, and are faster from twice these sizes on.
+// From these sizes on, a quantised all-reduce is faster than an exact all-reduce. INT8 and the codecs with
+// two formats need two shots even between two ranks, so they are faster only from twice these sizes on.
 constexpr uint64_t kMinCoded = 2 * kMi;              // h200x4-few-bits
 constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
-// Limits for fusing an all-reduce and its norm into one kernel: rows per block; bytes that each rank sends,
-// for more than two ranks; and the row length from which two ranks fuse any number of rows.
+// Limits for fusing an all-reduce and its norm into one kernel. The first limit is the number of rows per
+// block. The second limit, for more than two ranks, is the number of bytes that each rank sends. The third
+// limit is the row length from which two ranks fuse any number of rows.
 constexpr uint64_t kMaxFusedRowsOfBlock = 4;           // h200x4-norm, h200x2-norm
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
-// Tensors longer than this that are sent in chunks use twice the blocks with half the threads.
+// If a tensor is longer than this and is sent in chunks, the kernel has twice as many blocks with half as
+// many threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
-// Bytes per block between hosts, and the number of blocks up to some length. Longer tensors take all blocks.
+// Between hosts: bytes per block; max number of blocks for tensors of up to kMaxFewHostBytes. Longer tensors
+// use all blocks.
 constexpr uint64_t kHostBlockBytes = 64 * kKi;  // h200x2-hosts
 constexpr uint32_t kFewHostBlocks = 8;          // h200x2-hosts
 constexpr uint64_t kMaxFewHostBytes = 1 * kMi;  // h200x2-hosts
-// A norm that does not wait for other ranks uses this many times the blocks of one that does.
+// A norm that does not wait for other ranks uses this many times as many blocks as a norm that waits.
 constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
 
 constexpr uint64_t kCodedTileBytes = 2048;  // bytes of the tensor that a warp quantises at once
@@ -57,7 +62,7 @@ constexpr const char* kCodedNames[kCountCodecs] = {
 constexpr uint64_t divide_up(uint64_t number, uint64_t by) {
   return (number + by - 1) / by;
 }
-// Rounds up to whole warps, at most kMaxThreads.
+// Rounds a number of threads up to whole warps, but to at most kMaxThreads.
 constexpr uint32_t round_threads(uint64_t threads) {
   return static_cast<uint32_t>(std::min<uint64_t>(kMaxThreads, divide_up(threads, 32) * 32));
 }
@@ -76,9 +81,9 @@ bool is_exact(Algorithm algorithm) {
 }  // namespace
 
 // Blocks that wait for peers must not fill a GPU. Otherwise two communicators could deadlock: the blocks of
-// one fill this GPU, those of the other fill a peer's GPU, and each waits for blocks that cannot start. So a
-// few multiprocessors stay free for the second communicator, and each further communicator takes half of the
-// free ones.
+// one communicator fill this GPU, the blocks of the other communicator fill a peer's GPU, and both wait for
+// blocks that cannot start. So the first communicator leaves a few multiprocessors free, and each further
+// communicator gets at most half as many blocks.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators) {
   const uint32_t most = multiprocessors - multiprocessors / 32;
   // FAULT(every_communicator_fills_the_gpu)
@@ -92,7 +97,7 @@ void refuse_hosts(const char* what) {
                     "docs/collectives.md lists what works across hosts");
 }
 
-// Compares names here, once, instead of in each call.
+// Compares names here, only once, so that calls do not have to compare names.
 Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
                  const std::string& gpu)
     : platform_(platform) {
@@ -167,7 +172,7 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
   Choice choice = chosen;
   if (asked == nullptr) return choice;
   const bool is_lossless = asked->algorithm == VERBENA_OPS_LOSSLESS;
-  // Within a host, nothing is encoded without loss.
+  // Within a host, the lossless codec is not used.
   if (asked->algorithm != VERBENA_OPS_AUTO && (!is_lossless || platform_.is_across_hosts))
     choice.algorithm = static_cast<Algorithm>(asked->algorithm);
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
@@ -230,7 +235,7 @@ Choice Chooser::spread_chunks(Algorithm algorithm, uint64_t bytes) const {
   return {algorithm, {blocks, is_long ? kMaxThreads / 2 : kMaxThreads}, 0};
 }
 
-// A warp processes one tile at a time; several in one shot between two ranks.
+// A warp processes one tile at a time. In one shot between two ranks, it processes several tiles.
 Choice Chooser::spread_codec(Algorithm algorithm, uint64_t bytes) const {
   const uint64_t tiles = std::max<uint64_t>(1, divide_up(bytes, kCodedTileBytes));
   const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(platform_.blocks, tiles));
@@ -241,8 +246,9 @@ Choice Chooser::spread_codec(Algorithm algorithm, uint64_t bytes) const {
   return {algorithm, {blocks, round_threads(std::max<uint64_t>(warps, 1) * 32)}, 0};
 }
 
-// A thread has one packet; in an exchange, one packet per peer. Many small blocks are faster than few large
-// ones up to some length, which is shorter for two shots. For long tensors a thread has several packets.
+// A thread has one packet or, in an exchange, one packet per peer. Up to some length, many small blocks are
+// faster than a few large blocks; this length is shorter for two shots. For long tensors, a thread has
+// several packets.
 Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t bytes) const {
   const bool is_two_shot = algorithm == Algorithm::kTwoShot && !is_exchange;
   const uint64_t peers = is_exchange ? std::max<uint32_t>(platform_.ranks, 2) - 1 : 1;
@@ -279,7 +285,7 @@ std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uin
   if (platform_.is_across_hosts || algorithm != Algorithm::kOneShot) return std::nullopt;
   const uint64_t warps = std::bit_ceil(divide_up(row_bytes, 32 * kVectorBytes));
   if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
-  // A block should have at least two warps. A row that does not fit into one block takes two.
+  // A block should have at least two warps. A row that does not fit into one block takes two blocks.
   uint64_t cluster = 1;
   if (platform_.has_clusters) {
     while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
@@ -297,7 +303,7 @@ std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uin
               static_cast<uint32_t>(cluster)};
 }
 
-// Each block has whole rows.
+// Each block normalises whole rows.
 Grid Chooser::spread_norm(uint64_t rows, bool meets_ranks) const {
   const uint64_t most = (meets_ranks ? 1 : kNormBlocks) * platform_.blocks;
   return {static_cast<uint32_t>(std::min(rows, most)), kMaxThreads};

@@ -1,7 +1,7 @@
-// Chooses the algorithm and grid of a collective by operation, size and platform. Pure code without GPU
-// calls, so ranks with the same Platform and measurements make the same choice. Communicator creates one
-// Chooser and launches what it returns. All thresholds are at the top of choice.cc, each with the measurement
-// that set it.
+// Chooses the algorithm and grid of a collective by operation, size and platform. The code makes no GPU
+// calls, and ranks with the same Platform and measurements make the same choice. Communicator creates a
+// Chooser and launches the kernels that it chooses. All thresholds are at the top of choice.cc, each with the
+// measurement on which it is based.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@
 
 namespace verbena::ops {
 
-// The maximum number of blocks if the caller names none.
+// The maximum number of blocks if the caller does not set one.
 inline constexpr uint32_t kDefaultBlocks = 128;
 
-inline constexpr uint64_t kVectorBytes = 16;  // of one load or store of a thread
-// The data bytes that fit into a slot of packets, as in LowLatency::data_bytes(): each packet also has a note
-// (sequence number).
+inline constexpr uint64_t kVectorBytes = 16;  // bytes that a thread loads or stores at once
+// Returns the number of data bytes that fit into a slot of packets, like LowLatency::data_bytes(). Each
+// packet also needs space for a note (sequence number).
 constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
   constexpr uint64_t kNoteBytes = 8;
   return slot_bytes / (kVectorBytes + kNoteBytes) * kVectorBytes;
@@ -31,53 +31,55 @@ constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
 struct Choice {
   Algorithm algorithm = Algorithm::kAuto;
   Grid grid{0, 0};
-  uint32_t chunk_bytes = 0;  // 0: the size of a slot
+  uint32_t chunk_bytes = 0;  // 0 means the size of a slot
 };
 
-// The properties by which a Chooser chooses. They are equal on all ranks of a communicator.
+// The properties on which a Chooser's choices depend. They are equal on all ranks of a communicator.
 struct Platform {
   uint32_t ranks = 0;
-  uint32_t blocks = 0;  // maximum per kernel that sends packets
+  uint32_t blocks = 0;  // maximum for a kernel that sends packets
   uint64_t packet_slot_bytes = 0;
   bool has_clusters = false;            // every rank's GPU supports clusters of blocks
-  bool is_across_hosts = false;         // some ranks are reachable by a NIC only
-  Algorithm forced = Algorithm::kAuto;  // from VERBENA_OPS_ALGORITHM; kAuto: not set
+  bool is_across_hosts = false;         // some ranks are reachable only by a NIC
+  Algorithm forced = Algorithm::kAuto;  // from VERBENA_OPS_ALGORITHM; kAuto if it is not set
 };
 
-// Returns the maximum number of blocks if the caller names none, for a GPU with this number of
-// multiprocessors on which this process has `communicators` communicators.
+// Returns the maximum number of blocks if the caller does not set one. `multiprocessors` is the GPU's number
+// of multiprocessors, and `communicators` is the number of communicators that this process already has on the
+// GPU.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 
 // Always throws Failure, whose text says that `what` needs mapped memory of all ranks and that this team
 // spans several hosts.
 [[noreturn]] void refuse_hosts(const char* what);
 
-// Any thread may call.
+// Any thread may call the functions.
 class Chooser {
  public:
-  // `gpu` is the name of the GPU if all ranks have the same one, else empty. Only measurements of that GPU
-  // are used.
+  // `gpu` is the name of the GPU if all ranks have the same kind of GPU, and is empty otherwise. Only
+  // measurements of that GPU are used.
   Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
           const std::string& gpu);
 
-  // Returns the algorithm of VERBENA_OPS_ALGORITHM, else the fastest measured one, else the choice of the
-  // rules. `bytes` is the size of an all-reduce's tensor, or of one message of another operation.
-  // `is_in_windows`: on every rank, input and output of the all-reduce lie in windows.
+  // Returns the algorithm that VERBENA_OPS_ALGORITHM names, if it is set. Otherwise returns the fastest
+  // measured algorithm or, without measurements, the choice of the built-in rules. `bytes` is the size of an
+  // all-reduce's tensor, or the size of one message of any other operation. `is_in_windows` is true if, on
+  // every rank, input and output of the all-reduce lie in windows.
   Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
   // Like choose(), for an all-reduce that may be quantised by `codec`.
   Choice choose_quantised(Algorithm codec, uint64_t bytes) const;
-  // Returns the choice for one kernel that does an all-reduce of `bytes` and the norm of its `rows`. Empty if
-  // two kernels are faster, or the rows do not fit into registers. `is_asked`: the caller or
-  // VERBENA_OPS_ALGORITHM chose the algorithm of `choice`.
+  // Returns the choice for one kernel that does an all-reduce of `bytes` and the norm of its `rows`. Returns
+  // nothing if two kernels are faster, or if the rows do not fit into registers. `is_asked` is true if the
+  // caller or VERBENA_OPS_ALGORITHM chose the algorithm of `choice`.
   std::optional<Choice> choose_fused(const Choice& choice, uint64_t rows, uint64_t bytes,
                                      bool is_asked) const;
   // Returns `chosen` with the fields that the caller set in `asked`. Throws Failure if no such kernel exists.
   Choice complete(const Choice& chosen, const verbena_ops_choice* asked) const;
 
-  // Returns the grid of a fused all-reduce and norm that keeps rows in registers. Empty if `algorithm` does
-  // not support that, or the rows do not fit.
+  // Returns the grid of a fused all-reduce and norm that keeps rows in registers. Returns nothing if
+  // `algorithm` does not support fusion, or if the rows do not fit.
   std::optional<Grid> spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const;
-  // Returns the grid of a separate norm. `meets_ranks`: its blocks wait for blocks of other ranks.
+  // Returns the grid of a separate norm. `meets_ranks` is true if its blocks wait for blocks of other ranks.
   Grid spread_norm(uint64_t rows, bool meets_ranks) const;
   uint32_t max_blocks(Family family) const;
   bool is_forced() const { return platform_.forced != Algorithm::kAuto; }
@@ -91,19 +93,20 @@ class Chooser {
   Choice spread_across_hosts(uint64_t bytes) const;
 
   Platform platform_;
-  // Measurements of this GPU: by operation; of all-reduces of tensors in windows; by codec.
+  // Measurements of this GPU for each operation, for all-reduces of tensors in windows, and for each codec.
   std::array<tuner::OpsTable, kCountOperations> exact_;
   tuner::OpsTable in_windows_;
   std::array<tuner::OpsTable, kCountCodecs> coded_;
 };
 
 // The maximum number of blocks of a kernel that sends chunks, if kernels that send packets have at most
-// `blocks`. It is twice as large: of two blocks on a multiprocessor, one sends while the other waits.
+// `blocks`. The maximum is twice `blocks`, because then two blocks share a multiprocessor, and one block can
+// send while the other block waits.
 constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
   return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
 }
-// The maximum number of blocks of a kernel of a team across hosts. It is small because each block makes NIC
-// requests for its part, and long parts are faster.
+// The maximum number of blocks of kernels for teams across hosts. The maximum is small because each block
+// makes NIC requests for its own part of the data, and NICs send long parts faster.
 constexpr uint32_t count_host_blocks(uint32_t blocks) {
   return blocks < 16 ? blocks : 16;
 }

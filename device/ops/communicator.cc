@@ -10,9 +10,9 @@
 namespace verbena::ops {
 namespace {
 
-// Default sizes of workspaces with kDefaultBlocks blocks. Workspaces with fewer blocks are smaller in
-// proportion, so that slots keep their length, down to a fourth: then a slot still holds what the kernels for
-// whole vectors send in one shot.
+// Default sizes of workspaces with kDefaultBlocks blocks. Workspaces with fewer blocks are proportionally
+// smaller, so that the length of a slot does not change. But they have at least a fourth of the default size,
+// so that a slot can hold the largest message that the kernels for whole vectors send in one shot.
 constexpr size_t kPacketBytes = size_t{128} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr uint32_t kLeastShares = kDefaultBlocks / 4;
@@ -30,7 +30,8 @@ const SymmContext& context_of(const verbena_team* team) {
   return *static_cast<const SymmContext*>(verbena_team_host_context(team));
 }
 
-// Returns whether NICs connect the ranks whose memory is not mapped. The same on all ranks.
+// Returns whether Verbena's own network reaches the ranks whose memory is not mapped. The result is the same
+// on all ranks.
 bool has_own_network(verbena_context* context) {
   const SymmContext& world = context_of(verbena_team_world(context));
   return world.has_remote != 0 && world.type == kSymmVerbena;
@@ -175,8 +176,8 @@ void Communicator::make_workspaces_across(const verbena_team* team, const verben
   host_ = make_workspace(context_, host, bytes, blocks);
 }
 
-// Hosts are ordered by their first ranks. Ranks of one host, and their counterparts on other hosts, are in
-// team order.
+// Hosts are sorted by their first ranks. The ranks of a host are in team order, and the counterpart on
+// another host has the same position there.
 SymmetricTeam Communicator::find_hosts(const verbena_team* team) {
   if (!has_own_network(context_)) return SymmetricTeam(nullptr, false);
   const bool spans = team != nullptr && context_of(team).has_remote != 0;
@@ -206,7 +207,7 @@ void Communicator::load_settings(Proposal& mine) {
   if (file.empty()) return;
   const tuner::ParsedCalibration parsed = tuner::read_calibration_file(file);
   if (!parsed.calibration) {
-    // Logs a line and falls back to the library's own rules.
+    // An error logs a line, and the library falls back to its built-in rules.
     static_cast<void>(
         verbena_fail(VERBENA_INVALID_USAGE, ("ops: the tuning file " + file + ": " + parsed.problem +
                                              "; the library's own rules choose algorithms")
@@ -219,8 +220,8 @@ void Communicator::load_settings(Proposal& mine) {
   measurements_ = std::move(chosen_by.ops);
 }
 
-// Returns all existing workspaces. The one across hosts comes first, because it can name a late rank of any
-// host.
+// Returns all existing workspaces. The workspace across hosts comes first, because its error can name a late
+// rank of any host.
 std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
   std::vector<const SymmetricWorkspace*> all = {&across_, &host_};
   for (const SymmetricWorkspace& one : workspaces_) all.push_back(&one);
@@ -229,8 +230,8 @@ std::vector<const SymmetricWorkspace*> Communicator::list_workspaces() const {
 }
 
 // Kernels that are still in a stream end because of the failure. But a late rank's kernel could mistake
-// cleared slots for those of a new call. So each rank waits for its GPU before the collective reset, and no
-// rank clears a slot before all have waited.
+// cleared slots for slots of a new call. So each rank waits for its GPU before the collective reset, and no
+// rank clears a slot before all ranks have waited.
 void Communicator::reset() {
   is_grouped_ = false;
   group_.clear();
@@ -241,7 +242,7 @@ void Communicator::reset() {
   failure_.reset();
 }
 
-// Costs one load if nothing has failed.
+// If nothing has failed, this takes only one load.
 void Communicator::expect_in_step() const {
   expect_member();
   if (local_->notes.status() == 0) return;
@@ -269,7 +270,8 @@ void Communicator::check_error() const {
                                 "verbena_ops_reset()");
   }
   const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
-  // Ignores timeouts of other teams and workspaces of the context.
+  // Timeouts and invalid arguments may belong to other teams and workspaces of the context, so they are
+  // ignored.
   if (result != VERBENA_SUCCESS && result != VERBENA_TIMEOUT && result != VERBENA_INVALID_ARGUMENT)
     throw Failure(result, text);
   if (!local_ || local_->notes.status() == 0) return;
@@ -365,8 +367,8 @@ void Communicator::begin_launch(const Choice& choice, Launch& launch) {
   launch.pause_after_ns = options_.pause_after_ns;
 }
 
-// Ranks of a late rank's own host should report it first, so waits between hosts have a timeout that is a
-// quarter longer.
+// The ranks on the host of a late rank should be the first to report it, so waits between hosts have a
+// timeout that is a quarter longer.
 void Communicator::place_in_hosts(Launch& launch) const {
   launch.workspace = across_.workspace();
   // FAULT(hosts_wait_no_longer)
@@ -376,7 +378,7 @@ void Communicator::place_in_hosts(Launch& launch) const {
   std::copy(hosts_->members.begin(), hosts_->members.end(), launch.members);
 }
 
-// Launches calls of one family, or one quantised call. The grid is the largest grid that one of the calls
+// Launches calls of one family, or one quantised call. The grid is the largest grid that any of the calls
 // needs.
 void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
   if (checks_calls_) {
@@ -443,8 +445,8 @@ bool Communicator::are_in_windows(const Call& call) const {
   return true;
 }
 
-// Sends each rank's record to all ranks, then a kernel compares the records. Both run in the stream, so that
-// replays of graphs are compared too.
+// Sends each rank's record to all ranks, and enqueues a kernel that compares the records. Both run in the
+// stream, so the calls of replayed graphs are compared, too.
 void Communicator::compare_calls(const CallRecord& record, const int64_t* counts, CUstream stream) {
   CompareLaunch compare;
   begin_launch({Algorithm::kOneShot, {1, 32}, 0}, compare);
@@ -466,7 +468,7 @@ void Communicator::compare_calls(const CallRecord& record, const int64_t* counts
   local_->kernels->compare_calls(compare, stream);
 }
 
-// Describes the call in which the ranks differed; empty if there was none.
+// Returns a description of the call in which the ranks differed, or an empty text if there was none.
 std::string Communicator::describe_difference() const {
   const CallRecord& mine = *local_->notes.refused_record();
   if (are_alike(mine, {})) return "";
@@ -480,7 +482,7 @@ std::string Communicator::describe_difference() const {
   return "";
 }
 
-// An exchange of empty messages: each rank hears from every other rank.
+// Runs an exchange of empty messages, in which each rank receives a message from every other rank.
 void Communicator::meet(void* output, uint64_t output_bytes, CUstream stream) {
   Call call{};
   call.output = static_cast<char*>(output);

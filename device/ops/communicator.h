@@ -1,5 +1,5 @@
-// The implementation of verbena_ops: a team's workspaces, the kernels and their launches. Chooser (choice.h)
-// chooses algorithms.
+// The implementation of verbena_ops. It has a team's workspaces and the kernels, and launches the kernels.
+// Chooser (choice.h) chooses algorithms.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +31,10 @@ class HostNotes {
   HostNotes& operator=(const HostNotes&) = delete;
 
   int64_t* status_address() const { return &content_->status; }
-  // The SymmStatus of the first failed call; 0: no call has failed.
+  // Returns the SymmStatus of the first failed call, or 0 if no call has failed.
   int64_t status() const { return __atomic_load_n(&content_->status, __ATOMIC_RELAXED); }
-  // Records of the call being compared: this rank's record, every member's, and this rank's record of a call
-  // that differed.
+  // Records for comparing a call: this rank's record, the records of all members, and this rank's record of a
+  // call that differed.
   CallRecord* own_record() const { return &content_->own; }
   CallRecord* records() const { return content_->all; }
   CallRecord* refused_record() const { return &content_->refused; }
@@ -49,8 +49,8 @@ class HostNotes {
   Content* content_ = nullptr;
 };
 
-// Counts what has kernels that wait for other ranks, in this process: communicators and exchanges of a
-// mixture of experts, whose kernels may run at the same time.
+// Counts the objects of this process whose kernels wait for other ranks and may run at the same time. Such
+// objects are communicators, and exchanges of a mixture of experts.
 class LiveKernels {
  public:
   LiveKernels() { ++count_; }
@@ -84,26 +84,26 @@ class Communicator {
   const Chooser& chooser() const;
   // Launches a call, or adds it to the open group.
   void submit(const Call& call, const Choice& choice, CUstream stream);
-  // All-gathers `length_bytes` of each rank by copy engines. Throws Failure if the output is not in a window
+  // Gathers `length_bytes` from each rank by copy engines. Throws Failure if the output is not in a window
   // that is mapped on all members.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
-  // A window and an offset in it. find_place() returns the place of a tensor; empty if no window contains the
-  // whole tensor.
+  // A window and an offset in the window. find_place() returns the place of a tensor, or nothing if no window
+  // contains the whole tensor.
   struct WindowPlace {
     verbena_window* window;
     uint64_t offset;
   };
   std::optional<WindowPlace> find_place(const void* tensor, uint64_t length_bytes) const;
   // are_in_windows() returns whether input and output of this rank's all-reduce lie in windows;
-  // are_in_windows_of_all() returns whether this holds for all ranks, by the promise of the option
-  // has_windows.
+  // are_in_windows_of_all() returns whether this holds on all ranks, which the caller has promised by the
+  // option has_windows.
   bool are_in_windows(const Call& call) const;
   bool are_in_windows_of_all(const Call& call) const {
     return options_.has_windows != 0 && are_in_windows(call);
   }
   // Throws Failure if a group is open, because a norm cannot be part of a group.
   void expect_no_group() const;
-  // Launches a norm of the rows in `call`'s input, or of the reduced rows if `call` has an algorithm.
+  // Launches a norm of the rows in the input of `call` or, if `call` has an algorithm, of the reduced rows.
   void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
   void begin_group();
   void end_group(CUstream stream);
@@ -120,10 +120,10 @@ class Communicator {
     std::shared_ptr<KernelSet> kernels;  // shared by all communicators on this GPU
     HostNotes notes;
     GpuFacts gpu;
-    std::vector<uint32_t> world_ranks;  // of the team's members
+    std::vector<uint32_t> world_ranks;  // world ranks of the team's members
   };
-  // Enqueues a barrier: it ends when the streams of all members have reached it and their earlier work is
-  // done. If a member does not arrive in time, the output (if any) is filled with 0xff.
+  // Enqueues a barrier, which ends when the streams of all members have reached it and have finished their
+  // earlier work. If a member does not arrive in time, the barrier fills the output (if any) with 0xff.
   void meet(void* output, uint64_t output_bytes, CUstream stream);
   struct Pending {
     Call call;
@@ -133,12 +133,12 @@ class Communicator {
   // Throws Failure if an earlier call has failed, because then the ranks are out of step.
   void expect_in_step() const;
   void prepare(const verbena_team* team, Proposal& mine);
-  // Sets hosts_, and returns the team of this rank's host. Collective. Null if the team has one host or this
-  // rank is not a member.
+  // Sets hosts_, and returns the team of the ranks on this rank's host. Collective. Returns null if the team
+  // is on one host, or if this rank is not a member.
   SymmetricTeam find_hosts(const verbena_team* team);
   void make_chooser(const Agreement& agreement);
-  // Creates the workspaces. Collective: all ranks create the same ones in the same order; ranks that are not
-  // members pass null.
+  // Create the workspaces. Collective: all ranks create the same workspaces in the same order. Ranks that are
+  // not members pass null.
   void make_workspaces(const verbena_team* team);
   void make_workspaces_across(const verbena_team* team, const verbena_team* host);
   void load_settings(Proposal& mine);
@@ -155,13 +155,13 @@ class Communicator {
 
   verbena_context* context_;
   verbena_ops_options options_;
-  uint32_t rank_ = 0, size_ = 0;  // in the team; 0 if not a member
-  std::optional<Local> local_;    // of members
+  uint32_t rank_ = 0, size_ = 0;  // in the team; both are 0 if this rank is not a member
+  std::optional<Local> local_;    // only on members
   std::optional<Hosts> hosts_;    // set on members of a team across hosts
   Algorithm forced_ = Algorithm::kAuto;
   bool checks_calls_ = false;
   std::vector<tuner::OpsMeasurement> measurements_;  // from the tuning file
-  std::optional<Chooser> chooser_;                   // of members
+  std::optional<Chooser> chooser_;                   // only on members
   mutable std::optional<Failure> failure_;           // the failure of an earlier call, until reset()
   std::array<SymmetricWorkspace, kFamilies> workspaces_{SymmetricWorkspace(nullptr),
                                                         SymmetricWorkspace(nullptr)};

@@ -1,5 +1,5 @@
-// The quantised kernels and the kernels with a norm. They form a separate image, which nvcc compiles in
-// parallel with the other image.
+// The quantised kernels and the kernels with a norm. They form a separate image, so that nvcc can compile the
+// images in parallel.
 #include "device/ops/run_fused.cuh"
 
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \

@@ -27,8 +27,8 @@ verbena_result guard(const Body& body) noexcept {
   }
 }
 
-// Implements the get_error functions: calls `check`, and copies the text of the Failure that it throws, or
-// "", to `text`, which has `length` bytes or is null.
+// Implements the get_error functions. Calls `check`. If `check` throws a Failure, copies its text to `text`;
+// otherwise copies "". `text` has `length` bytes, or is null.
 template <typename Check>
 verbena_result report_error(char* text, size_t length, const Check& check) noexcept {
   const auto say = [&](const char* what) {

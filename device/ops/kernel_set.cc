@@ -90,7 +90,7 @@ void KernelSet::synchronize() const {
 KernelSet::KernelSet() : driver_(Driver::instance()) {
   const RelaxedCapture relaxed(driver_);
   is_hopper_ = driver_.find_gpu().has_clusters;
-  // Load only now: without a GPU, the error above is clearer.
+  // The kernels are loaded only now, because the error above is clearer if there is no GPU.
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
   static constexpr const char* kFamilyNames[kFamilies] = {"packets", "chunks"};
@@ -319,7 +319,8 @@ void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream
                 "a copy to a peer");
 }
 
-// The launch has the type that the kernel takes; the driver knows the length of the kernel's parameter.
+// `launch` must have the type of the kernel's parameter, because the driver copies as many bytes from
+// `launch` as this parameter has.
 void KernelSet::enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const {
   void* parameters[] = {const_cast<Launch*>(&launch)};
   enqueue(function, grid, parameters, stream);

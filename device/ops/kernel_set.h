@@ -1,5 +1,5 @@
-// The kernels on the current GPU. The CUDA driver is loaded at its first use, so the library does not link
-// with any CUDA library.
+// The kernels on the current GPU. The CUDA driver is loaded when it is first used, so the library does not
+// link with any CUDA library.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ struct GpuFacts {
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)
 
-  // Returns the driver. Throws Failure if there is none.
+  // Returns the driver. Throws Failure if there is no driver.
   static const Driver& instance();
   // Throws Failure unless the call succeeded.
   void check(CUresult status, const char* what) const;
@@ -47,26 +47,27 @@ class KernelSet {
   KernelSet& operator=(const KernelSet&) = delete;
 
   // Returns the KernelSet of the current GPU, which is shared: kernels are loaded once and unloaded with the
-  // last reference. Any thread may call.
+  // last reference. Any thread may call this function.
   static std::shared_ptr<KernelSet> share();
   // Waits for all work of the GPU's CUDA context.
   void synchronize() const;
   // Launches one call or a group of calls.
   void launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch, CUstream stream);
-  // Launches calls of a team across hosts: all by kLossless, or none.
+  // Launches calls of a team across hosts. Either all calls use kLossless, or no call does.
   void launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // Launches one quantised all-reduce.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
-  // Loads the MoE kernels. Call it before the first launch_moe(). Any thread may call.
+  // Loads the MoE kernels. Call this function before the first launch_moe(). Any thread may call it.
   void load_moe();
-  // If the shape has several hosts, the launch is a MoeFarLaunch.
-  // `type` is the verbena_ops_type of rows that are cast, float16 or bfloat16.
+  // If the shape has several hosts, `launch` must be a MoeFarLaunch. `type` is the verbena_ops_type of rows
+  // that are cast: float16 or bfloat16.
   void launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation, uint32_t type,
                   CUstream stream);
   void launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order, uint32_t type,
                   CUstream stream);
-  // The two kernels that compare a call among the ranks, before and after the exchange of records.
+  // Launch the kernels that compare a call between the ranks: one before and one after the exchange of
+  // records.
   void record_call(const CompareLaunch& launch, CUstream stream);
   void compare_calls(const CompareLaunch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
@@ -82,7 +83,7 @@ class KernelSet {
   CUfunction find_symbol(CUmodule module, const std::string& symbol) const;
   CUfunction find(CUmodule module, const std::string& name) const;
   static Size size_of(const Launch& launch);
-  // Returns a specialised kernel; null if only the general kernel can serve the call.
+  // Returns a specialised kernel, or null if only the general kernel supports the call.
   CUfunction find_known(Family family, const Grid& grid, const CallLaunch& launch) const;
   CUfunction find_norm(const Grid& grid, const NormLaunch& launch) const;
   void enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const;
@@ -90,25 +91,25 @@ class KernelSet {
 
   const Driver& driver_;
   CUmodule module_ = nullptr, fused_ = nullptr, moe_ = nullptr;
-  // The general kernels, by family. Then kernels for one call, for two and four ranks: all-reduces by chunks,
-  // and exchanges.
+  // The general kernels for each family, followed by kernels for one call between two or four ranks
+  // (all-reduces by chunks, and exchanges).
   std::array<CUfunction, kFamilies> anything_{};
   std::array<CUfunction, 2> chunks_all_reduce_{};
   std::array<std::array<CUfunction, 2>, kFamilies> exchanges_{};
-  // All-reduces of whole vectors by packets: one shot, two shots.
+  // Kernels for all-reduces of whole vectors by packets, in one shot and in two shots.
   std::array<std::array<std::array<CUfunction, kFloatTypes>, kSizes>, 2> vectors_{};
-  // Second index: 0 rounds to nearest, 1 rounds stochastically.
+  // The second index is 0 for rounding to nearest, or 1 for stochastic rounding.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_two_shot_{};
   std::array<std::array<CUfunction, 2>, kCountSingleCodecs> coded_one_shot_{}, coded_across_hosts_{};
-  // Fused all-reduce and norm: by team size, by type (float16, bfloat16), and by vectors per thread (1 to
-  // kMaxKept).
+  // Kernels for a fused all-reduce and norm. The indices are the team size, the type (float16, bfloat16), and
+  // the number of vectors per thread (1 to kMaxKept).
   std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1> all_reduce_norms_{};
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
   struct MoeKernels {
-    // By the type that is quantised: none, float16, bfloat16.
+    // The index is the type that is quantised: none, float16 or bfloat16.
     std::array<CUfunction, 3> dispatch{}, grouped{};
-    // By MoeOrder and type: float16, bfloat16.
+    // The indices are the MoeOrder, and the type (float16 or bfloat16).
     std::array<std::array<CUfunction, 2>, 3> combine{};
   };
   MoeKernels moe_one_host_, moe_far_;

@@ -1,8 +1,10 @@
-// The kernels of libverbena_ops.so: specialised ones for one call of a team of known size (sums of floats,
-// exchanges), general ones for all other calls and for groups, and ones for teams across hosts.
+// The kernels of libverbena_ops.so. Specialised kernels run one call of a team of known size (sums of floats,
+// exchanges). General kernels run all other calls, and groups of calls. Separate kernels serve teams across
+// hosts.
 #include "device/ops/run_calls.cuh"
 
-// One block per multiprocessor: more registers per thread are worth more than a second block.
+// The kernel is compiled for one block per multiprocessor, because more registers per thread help more than a
+// second block.
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                   \
   extern "C" __global__ void __launch_bounds__(verbena::ops::kMaxThreads, 1)      \
       verbena_ops_##name(const __grid_constant__ verbena::ops::LaunchOf launch) { \

@@ -1,4 +1,4 @@
-// libverbena_ops.so: verbena/moe.h.
+// Implements verbena/moe.h for libverbena_ops.so.
 #include "verbena/moe.h"
 
 #include <algorithm>

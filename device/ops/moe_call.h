@@ -1,4 +1,4 @@
-// What kernels of a mixture-of-experts exchange are told, by the host.
+// The arguments of the kernels of a mixture-of-experts exchange.
 #pragma once
 
 #include <string>
@@ -25,9 +25,9 @@ struct MoeFarLaunch : MoeLaunch {
 using MoeFarDispatchLaunch = MoeFarLaunch<MoeDispatchLaunch>;
 using MoeFarCombineLaunch = MoeFarLaunch<MoeCombineLaunch>;
 
-// The symbol of the kernel verbena::ops::moe::`name`, or verbena::ops::moe_far::`name` of teams across hosts.
-// The kernels are members of a namespace because timers of profiles, such as DeepEP's, look for kernels by
-// "::dispatch" and "::combine".
+// Returns the symbol of the kernel verbena::ops::moe::`name` or, for teams across hosts,
+// verbena::ops::moe_far::`name`. The kernels are in a namespace, because profiling tools such as DeepEP's
+// timer look for kernels whose names contain "::dispatch" and "::combine".
 inline std::string mangle_moe_kernel(const std::string& name, bool is_far = false) {
   const auto write = [](const std::string& word) { return std::to_string(word.size()) + word; };
   const bool is_dispatch = name.rfind("dispatch", 0) == 0;

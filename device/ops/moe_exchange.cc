@@ -42,18 +42,19 @@ void expect_range(const char* name, uint64_t value, uint64_t min, uint64_t max) 
 void expect_multiple(const char* name, uint64_t value, uint64_t of) {
   expect_valid(value % of == 0, name, " is ", value, "; it has to be a multiple of ", of);
 }
-// A misaligned access ends the CUDA context.
+// Addresses are checked here, because a misaligned access in a kernel would destroy the CUDA context.
 void expect_aligned(const char* name, const void* address, size_t bytes = kMoePacketBytes) {
   expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % bytes == 0, name,
                " is NULL or not at a multiple of ", bytes, " bytes");
 }
 
-// Returns how many times all lanes of a warp move a packet of a row.
+// Returns the number of steps in which a warp moves a row, if each lane moves one packet per step.
 uint32_t count_vectors(uint32_t row_bytes) {
   return device::moe_divide_up(row_bytes / kMoePacketBytes, uint32_t{kWarpLanes});
 }
-// Returns the bits of MoeParts: as many parts of each row as there are warps for, and as there are whole
-// vectors of a warp in a row. The next power of two, since the last part has the row's tail.
+// Returns the number of bits for MoeParts. The number of parts of a row is limited by the number of warps per
+// row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up to the next
+// power of two, because the last part also has the row's tail.
 uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   const uint32_t warps = grid.blocks * grid.threads / kWarpLanes;
   uint32_t bits = 0;
@@ -61,8 +62,8 @@ uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   return bits;
 }
 
-// Chunks between hosts are so many that blocks share the work, and so few that the proxy keeps up. Not
-// measured on GPUs.
+// Chooses the size of chunks between hosts. There must be enough chunks to share the work between blocks, but
+// so few that the proxy keeps up. The values have not been measured on GPUs.
 uint32_t choose_chunk_bits(uint32_t max_tokens) {
   constexpr uint32_t kManyChunks = 16, kMinBits = 2, kMaxBits = 5;
   return std::clamp<uint32_t>(static_cast<uint32_t>(std::bit_width(max_tokens / kManyChunks)), kMinBits + 1,
@@ -70,7 +71,8 @@ uint32_t choose_chunk_bits(uint32_t max_tokens) {
          1;
 }
 
-// List the arguments that both phases of a call have alike.
+// list_alike() lists the arguments that must be the same in all phases of a call. list_output() lists the
+// arguments that may change after RECEIVE_IDS.
 auto list_alike(const verbena_moe_dispatch_arguments& call) {
   return std::tie(call.tokens, call.row_bytes, call.rows, call.row_stride, call.scale_bytes, call.id_bits,
                   call.scales, call.scale_stride, call.ids, call.id_stride, call.weights, call.handle,
@@ -86,27 +88,27 @@ auto list_output(const verbena_moe_combine_arguments& call) {
   return std::tie(call.output);
 }
 
-// What ranks bring when the exchange is made, sent as it lies.
+// One rank's part of the agreement on a new exchange, sent as raw bytes.
 struct MoeProposal {
   verbena_moe_options options;
   uint32_t blocks;
-  uint32_t ranks;                              // of its team; 0: this rank is no member
+  uint32_t ranks;                              // number of ranks of the team; 0 if this rank is not a member
   uint32_t world_ranks[device::kMoeMaxRanks];  // of the team's members
   uint32_t host;  // world rank of the team's first member that loads and stores reach
   uint32_t has_failed;
   char failure[kFailureBytes];
 };
 
-// The ranks of each host of a team, a bit each. Hosts are in the order of their first ranks.
+// For each host of a team, a bit for each of its ranks. Hosts are sorted by their first ranks.
 using HostRanks = std::vector<uint32_t>;
 
 struct MoeAgreement {
-  uint32_t blocks;  // as many as the smallest GPU has room for
+  uint32_t blocks;  // max number of blocks that fit on every GPU
   struct Team {
     uint32_t ranks;
     HostRanks hosts;
   };
-  std::vector<Team> teams;  // of all ranks of the context; of others than members: no hosts
+  std::vector<Team> teams;  // [ranks of the context]; no hosts for ranks that are not members
 };
 
 HostRanks find_hosts(const MoeProposal& team, const std::vector<MoeProposal>& all) {
@@ -135,7 +137,7 @@ void check_hosts(const HostRanks& hosts, uint32_t ranks) {
   }
 }
 
-// Collective; throws on all ranks if one has failed or if options differ.
+// Compares the proposals. Collective. Throws on all ranks if a rank has failed or if options differ.
 MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
                           const std::exception_ptr& failure) {
   std::vector<MoeProposal> all(verbena_context_size(context));
@@ -208,7 +210,7 @@ uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping group
   if (grouping == VERBENA_MOE_BY_RANK) return rows;
   if (grouping == VERBENA_MOE_BY_EXPERT) return rows * experts;
   expect_range("alignment", alignment, 0, device::kMoeMaxAlignment);
-  // No more groups have rows than rows there are.
+  // The number of groups that have rows is not larger than the number of rows.
   const uint32_t placed = rows * std::min(shape.top_k, experts);
   return placed + std::min(experts, placed) * (std::max(1U, alignment) - 1);
 }
@@ -236,7 +238,7 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
       local_.emplace();
       local_->kernels->load_moe();
       const uint32_t multiprocessors = local_->gpu.multiprocessors;
-      // Blocks wait for blocks of other ranks: all of them have to run at the same time.
+      // Blocks wait for blocks of other ranks, so all blocks must run at the same time.
       expect_valid(options.blocks <= multiprocessors, "blocks is ", options.blocks, "; this GPU has ",
                    multiprocessors, " multiprocessors, and each has room for one block");
       mine.blocks = options.blocks != 0 ? options.blocks
@@ -249,7 +251,7 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
     std::strncpy(mine.failure, cause.what(), sizeof(mine.failure) - 1);
   }
   const auto [blocks, teams] = agree_on_moe(context, mine, failure);
-  // All ranks of the context make a workspace of one length, which is enough for each team.
+  // All ranks of the context create workspaces of the same length, which is enough for each team.
   size_t bytes = 0;
   for (const auto& [size, hosts] : teams) {
     if (size == 0) continue;
@@ -299,9 +301,9 @@ void MoeExchange::set_mask(uint64_t living) {
   shape_.living = static_cast<uint32_t>(living);
   shape_.near = shape_.living & hosts_.ranks[hosts_.mine];
 }
-// A rank's tokens reach another host by the rank's counterpart there alone.
+// A rank's tokens reach another host only through the rank's counterpart there.
 void MoeExchange::expect_whole_hosts(uint32_t living) const {
-  std::optional<uint32_t> indices;  // of the living ranks of a host
+  std::optional<uint32_t> indices;  // bits of the living ranks' indices on a host
   for (uint32_t host = 0; host < shape_.hosts; ++host) {
     uint32_t of_host = 0, index = 0;
     for (uint32_t left = hosts_.ranks[host]; left != 0; left &= left - 1, ++index)
@@ -333,7 +335,7 @@ void MoeExchange::check_error() const {
 void MoeExchange::expect_member() const {
   if (!local_) refuse(VERBENA_INVALID_USAGE, "this rank is not a member of the team");
 }
-// One load, where nothing has failed.
+// If nothing has failed, this takes only one load.
 void MoeExchange::expect_in_step() const {
   expect_member();
   if (local_->notes.status() != 0) check_error();
@@ -344,7 +346,7 @@ device::MoeHandleLayout MoeExchange::layout() const {
   return device::MoeHandleLayout::of(shape_);
 }
 
-// A small grid starts sooner; but other ranks may have more rows for this one than this one has for them.
+// A small grid starts earlier. But other ranks may send more rows to this rank than this rank sends to them.
 Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const {
   expect_range("blocks", blocks, 0, shape_.max_blocks);
   const uint32_t most = blocks == 0 ? shape_.max_blocks : blocks;
@@ -389,7 +391,7 @@ uint32_t MoeExchange::begin_phase(const char* name, const Arguments& arguments,
   }
 }
 
-// What a row is made of and what comes of it.
+// Sets the members that describe the rows of the input and of the output.
 void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, device::MoeDispatch& call) const {
   call.row_bytes = arguments.row_bytes;
   call.scale_bytes = arguments.scale_bytes;
@@ -420,7 +422,7 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
   expect_range("scale_bytes of the output", call.scale_bytes, 0, options_.max_scale_bytes);
 }
 
-// How the output is divided into groups.
+// Sets the members that describe the groups of the output.
 void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
                              device::MoeDispatch& call) const {
   expect_valid(arguments.grouping >= VERBENA_MOE_BY_RANK && arguments.grouping <= VERBENA_MOE_RAGGED,
@@ -460,7 +462,7 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   set_groups(arguments, call);
   if (call.output_rows != 0) {
     expect_aligned("output", arguments.output);
-    // Scales of a cast are stored as words.
+    // The scales of a cast are stored as words, so they need the alignment of a word.
     if (call.scale_bytes != 0)
       expect_aligned("output_scales", arguments.output_scales,
                      arguments.quantisation == VERBENA_OPS_NOT_QUANTISED ? 1 : sizeof(float));
@@ -510,7 +512,7 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
     expect_valid(arguments.order == VERBENA_MOE_EXACT, "weights of a combine need VERBENA_MOE_EXACT");
     expect_aligned("weights", arguments.weights, sizeof(float));
   }
-  // An output that has as many rows as came may have none.
+  // `rows` may be null for a ragged output, because a ragged output may have no rows.
   if (arguments.grouping != VERBENA_MOE_RAGGED || arguments.rows != nullptr)
     expect_aligned("rows", arguments.rows);
   expect_aligned("handle", arguments.handle);

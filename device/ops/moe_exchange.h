@@ -1,4 +1,5 @@
-// What a verbena_moe is: a workspace of a team, and the kernels that move tokens over it.
+// The implementation of verbena_moe. It has a team's workspace, and launches the kernels that move tokens
+// through the workspace.
 #pragma once
 
 #include <memory>
@@ -11,27 +12,29 @@
 
 namespace verbena::ops {
 
-// Throws Failure where options cannot be.
+// Returns the shape of an exchange. Throws Failure if the options are invalid.
 device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ranks, uint32_t blocks,
                                 uint32_t hosts = 1);
 
-// Returns the rows that an output needs for any routing.
+// Returns the number of rows that an output needs for any routing.
 uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping grouping, uint32_t alignment);
 
 class MoeExchange {
  public:
-  // Collective over the context; `team` null: this rank is no member. Throws Failure, on all ranks if on one.
+  // Creates the exchange. Collective over the context. Ranks that are not members pass a null `team`. If one
+  // rank fails, all ranks throw Failure.
   MoeExchange(verbena_context* context, const verbena_team* team, const verbena_moe_options& options);
 
-  // Collective. Waits for this rank's GPU first.
+  // Makes the exchange usable again after a failure. Collective. Waits for this rank's GPU first.
   void reset();
-  // Throws Failure if a result is missing.
+  // Throws Failure if an earlier call has no valid result.
   void check_error() const;
-  // The mask of living ranks of later calls. Throws Failure if a call is in flight, and if the mask brings
-  // ranks back that calls since the last reset() left out.
+  // Sets and returns the mask of the ranks that take part in later calls. set_mask() throws Failure if a call
+  // is in flight, or if the mask includes a rank that was excluded from a call since the last reset().
   void set_mask(uint64_t living);
   uint64_t mask() const;
-  // The rest is for members; throws Failure for others, and where arguments cannot be.
+  // The functions below are for members. They throw Failure on ranks that are not members, and on members if
+  // arguments are invalid.
   device::MoeHandleLayout layout() const;
   void dispatch(const verbena_moe_dispatch_arguments& arguments, CUstream stream);
   void combine(const verbena_moe_combine_arguments& arguments, CUstream stream);
@@ -47,15 +50,15 @@ class MoeExchange {
   void expect_member() const;
   void expect_in_step() const;
   Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
-  // Returns the phases of a call as the kernel takes them. Throws Failure if the phase is out of turn, or
-  // if a RECEIVE has other arguments than its SEND; `sent` has those, and is empty while no call is under
-  // way.
+  // Returns the bits of the phases that the kernel runs. Throws Failure if the phase is out of order, or if
+  // the arguments of a RECEIVE differ from the arguments of its SEND. `sent` contains the arguments of the
+  // SEND, or nothing if no call is in flight.
   template <typename Arguments>
   uint32_t begin_phase(const char* name, const Arguments& arguments, std::optional<Arguments>& sent) const;
   static bool is_last(verbena_moe_phase phase) {
     return phase == VERBENA_MOE_BOTH || phase == VERBENA_MOE_RECEIVE;
   }
-  // After the launch.
+  // Records the phase, after the launch.
   template <typename Arguments>
   void end_phase(const Arguments& arguments, std::optional<Arguments>& sent) {
     in_all_calls_ &= shape_.living;  // FAULT(ranks_come_back_without_a_reset)
@@ -74,10 +77,10 @@ class MoeExchange {
   const verbena_moe_options options_;
   device::MoeShape shape_{};
   device::MoeHosts hosts_{};
-  uint32_t me_ = 0;              // of members
-  uint32_t in_all_calls_ = ~0U;  // a bit for each rank that no call since the last reset() has left out
-  std::optional<Local> local_;   // of members
-  std::optional<verbena_moe_dispatch_arguments> sent_dispatch_;  // sent and not received
+  uint32_t me_ = 0;              // this rank's number in the team; only on members
+  uint32_t in_all_calls_ = ~0U;  // a bit for each rank that has taken part in all calls since reset()
+  std::optional<Local> local_;   // only on members
+  std::optional<verbena_moe_dispatch_arguments> sent_dispatch_;  // arguments of a SEND without its RECEIVE
   std::optional<verbena_moe_combine_arguments> sent_combine_;
   SymmetricWorkspace workspace_{nullptr};
   std::optional<LiveKernels> is_alive_;

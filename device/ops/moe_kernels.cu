@@ -1,5 +1,5 @@
-// The kernels of libverbena_ops.so that move tokens to experts and back: an image of their own, compiled
-// beside the others. mangle_moe_kernel() (moe_call.h) says their symbols.
+// The kernels of libverbena_ops.so that move tokens to experts and back. They form a separate image, so that
+// nvcc can compile the images in parallel. mangle_moe_kernel() (moe_call.h) returns their symbols.
 #include "device/ops/run_moe.cuh"
 
 #define VERBENA_OPS_KERNEL(name, LaunchOf, ...)                                                     \

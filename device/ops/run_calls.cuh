@@ -1,5 +1,5 @@
-// The body of the kernels: all blocks of the grid carry out a launch's calls, one after the other. Also
-// compiled for the emulated GPU.
+// The body of the kernels. All blocks of the grid carry out a launch's calls, one after the other. This
+// header is also compiled for the emulated GPU.
 #pragma once
 
 #include "device/ops/call.h"
@@ -16,7 +16,8 @@ VERBENA_DEVICE GridStart start_of(const Launch& launch) {
   return {launch.programmatic_launch, launch.pause_before_ns, launch.pause_after_ns};
 }
 
-// Chooses how a block sends its data. kRanks is the team's size, or 0 if unknown at compile time.
+// ByPackets and ByChunks carry out a block's part of a call, in packets or in chunks. kRanks is the team's
+// size, or 0 if it is not known at compile time.
 template <int kRanks>
 struct ByPackets {
   template <typename Reduce>
@@ -209,7 +210,8 @@ VERBENA_DEVICE void fill_entry(const Call& call, int32_t me, int32_t member, Exc
   entry.receive = {0, is_rooted && member != call.root ? 0 : call.length_bytes};
 }
 
-// All threads of a block call it. Returns false if the counts in memory are invalid.
+// Fills the plan of a call. All threads of a block must call it. Returns false if the counts in memory are
+// invalid.
 VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePlan& plan) {
   const SymmContext& context = launch.workspace.context;
   const auto member = static_cast<int32_t>(thread_index());
@@ -251,8 +253,8 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
       return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, max_bytes)
                                           : Way::exchange_reduce(launch, plan, max_bytes, reduce);
     };
-    // Messages of equal lengths need no plan in memory, and no block barrier after writing it. This separate
-    // code saves a microsecond.
+    // If all messages have the same length, no plan in memory is needed, and so no block barrier after
+    // writing a plan. This separate code saves a microsecond.
     if (call.lengths < Lengths::kByReceiver) {
       const int32_t me = launch.workspace.context.team_rank;
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
@@ -273,9 +275,8 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
   return SymmStatus::kInvalid;
 }
 
-// Fills an output that was not computed with 0xff, which is NaN in every floating-point type. All threads of
-// the block call it. Each failed block fills the whole output, because other blocks do not know of the
-// failure.
+// Fills the output of a failed call with 0xff, which is NaN in every floating-point type. All threads of the
+// block call it. Each failed block fills the whole output, because other blocks do not know of the failure.
 VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
   constexpr uint64_t kPieceBytes = uint64_t{1} << 30;  // offsets have 32 bits
   constexpr Vector16 kNans{~0U, ~0U, ~0U, ~0U};
@@ -302,7 +303,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
       for (int32_t member = 0; member < size; ++member) {
         ExchangeEntry entry;
         fill_entry(call, me, member, entry);
-        // In place, a rank's own message is its input and must not be overwritten.
+        // If the exchange is in place, the rank's message to itself is already in the output, and must not be
+        // overwritten.
         if (member != me || entry.source.find(0) != entry.destination.find(0))
           spoil(entry.destination, call.length_bytes);
       }
@@ -314,8 +316,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
   }
 }
 
-// Reports a failed call to the host. Reports invalid arguments to the peers too, which would otherwise wait
-// for this rank until their timeout.
+// Reports a failed call to the host. Also reports invalid arguments to the peers, which would otherwise wait
+// for this rank until they time out.
 VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
   if (thread_index() != 0) return;
   store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
@@ -328,8 +330,8 @@ VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
                       {SymmWait::kCall, 0, static_cast<uint32_t>(launch.host->context.team_rank)});
 }
 
-// The frame of each kernel. `body` returns a SymmStatus and must call start_of() before it accesses memory
-// that other kernels use. If `body` fails, `spoil_all()` fills the outputs.
+// Runs a kernel's body. `body` returns a SymmStatus and must call start_of() before it accesses memory that
+// other kernels use. If `body` fails, `spoil_all()` fills the outputs.
 template <typename Body, typename SpoilAll>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body, const SpoilAll& spoil_all) {
   const SymmStatus status = body();
@@ -353,8 +355,8 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
 }
 
 // The kernels of VERBENA_OPS_CHECK; each runs in one block. The first kernel writes this rank's record, which
-// an exchange then sends; the second compares the records of all ranks. If they differ, this rank refuses its
-// call, and so do its peers.
+// an exchange then sends; the second compares the records of all ranks. If the records differ, every rank
+// refuses its call.
 VERBENA_DEVICE void run_note(const CompareLaunch& launch) {
   start_of(launch)();
   if (thread_index() != 0) return;

@@ -1,5 +1,5 @@
-// The bodies of the quantised all-reduces, of RMSNorm, and of collectives fused with a norm. Also compiled
-// for the emulated GPU.
+// The bodies of the kernels for quantised all-reduces, for RMSNorm, and for collectives that are fused with a
+// norm. This header is also compiled for the emulated GPU.
 #pragma once
 
 #include "device/ops/run_calls.cuh"
@@ -18,7 +18,7 @@ VERBENA_DEVICE Rounding choose_rounding(uint64_t seed) {
   }
 }
 
-// Quantised all-reduces; sums only. run_call() runs each like its other algorithms.
+// Quantised all-reduces, which support only sums. run_call() treats them like other algorithms.
 template <typename Addends, typename Sums, typename Rounding>
 struct ByCodedTwoShots {
   template <typename Reduce>
@@ -53,8 +53,8 @@ struct ByCodedHostSums {
   }
 };
 
-// Stands for bfloat16 and for half, which have the same size. Code that depends on the type takes it as an
-// argument.
+// Stands for bfloat16 and for half, which have the same size. Code that depends on the type takes the type as
+// an argument.
 using Element16 = Bfloat16;
 
 VERBENA_DEVICE RmsNorm<Element16> read_norm(const Norm& norm) {
@@ -111,7 +111,8 @@ struct NormArguments {
         norm_some{reduce.type} {}
 };
 
-// The outputs of a norm, all rows; and the sum, in rows of the norm's `hidden` elements.
+// Fills the outputs of a norm (all rows) and the sum (`sum_rows` rows of the norm's `hidden` elements) with
+// 0xff.
 VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t sum_rows) {
   const auto spoil_rows = [&](void* begin, uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
     if (begin != nullptr && rows != 0)
@@ -125,7 +126,7 @@ VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t 
     spoil_rows(norm.elements, norm.rows, columns, norm.row_bytes);
 }
 
-// A norm of local rows.
+// Runs a norm of local rows.
 VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   const NormArguments all(launch.call);
   start_of(launch)();
@@ -134,8 +135,8 @@ VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   wait_for_earlier_grids();
 }
 
-// A fused all-reduce and norm, which keeps kKept vectors per thread in registers. Each type and length has a
-// separate kernel, because compilers put the arrays of one kernel for all cases into memory.
+// Runs a fused all-reduce and norm, which keeps kKept vectors per thread in registers. Each type and length
+// has a separate kernel, because compilers put the arrays of one kernel for all cases into memory.
 template <int kRanks, typename T, uint32_t kKept>
 VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
   run_grid(
@@ -152,7 +153,7 @@ VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
       [&] { spoil_norm(launch.call, launch.norm, launch.norm.rows); });
 }
 
-// A reduce-scatter, a norm of the share, and an all-gather. Calls is OneShot or Bulk.
+// Runs a reduce-scatter, a norm of this rank's share, and an all-gather. Calls is OneShot or Bulk.
 template <typename Calls>
 VERBENA_DEVICE void run_sharded_norm(const NormLaunch& launch) {
   const SymmContext& context = launch.workspace.context;

@@ -1,4 +1,5 @@
-// The bodies of kernels that move tokens to experts and back. Also compiled for the emulated GPU.
+// The bodies of the kernels that move tokens to experts and back. This header is also compiled for the
+// emulated GPU.
 #pragma once
 
 #include "device/ops/moe_call.h"
@@ -8,7 +9,8 @@
 
 namespace verbena::ops {
 
-// The handle is 0xff, which is -1 and NaN, except for the counts, which are 0.
+// Fills the outputs and the handle of a failed dispatch with 0xff, which is -1 in int32 and NaN in floating
+// point. The counts become 0.
 VERBENA_DEVICE_FAR void spoil_dispatch(const MoeDispatch& call) {
   const MoeHandleLayout& layout = call.layout;
   const uint64_t rows = call.output_rows;
@@ -22,7 +24,7 @@ VERBENA_DEVICE_FAR void spoil_dispatch(const MoeDispatch& call) {
     store_moe<int32_t>(call.handle, i, 0);
 }
 
-// The hosts of a launch.
+// Returns the MoeOneHost or MoeFarHosts of a launch.
 template <typename MoeLaunch>
 struct MoeFarOf {
   using Type = MoeOneHost;
@@ -36,7 +38,7 @@ struct MoeFarOf<MoeFarLaunch<MoeLaunch>> {
   }
 };
 
-// @tparam MoeLaunch  MoeDispatchLaunch, or MoeFarLaunch of it
+// @tparam MoeLaunch  MoeDispatchLaunch, or MoeFarLaunch<MoeDispatchLaunch>
 template <typename Rows, bool kIsGrouped, typename MoeLaunch = MoeDispatchLaunch>
 VERBENA_DEVICE void run_moe_dispatch(const MoeLaunch& launch) {
   run_grid(

@@ -29,8 +29,8 @@ void sleep_ns(long duration_ns) {
   clock_nanosleep(CLOCK_MONOTONIC, 0, &duration, nullptr);
 }
 
-// The behaviour of the thread without work: it first polls, later yields between polls, and finally sleeps
-// for growing times.
+// The behaviour of the thread when it has no work. It first polls, later yields between polls, and finally
+// sleeps for increasing times.
 class Idleness {
  public:
   explicit Idleness(int64_t spin_ns) : spin_ns_(spin_ns) {}
@@ -147,7 +147,7 @@ void Proxy::take_up_quiet() {
   for (const auto& drain : drains_) drain->mark();
 }
 
-// The release makes the effects of the completions visible to the caller before its next step.
+// The release makes the effects of the completions visible to the caller before the caller continues.
 void Proxy::answer_quiet() {
   if (quiets_marked_ == quiets_answered_.load(std::memory_order_relaxed)) return;
   const bool is_quiet =

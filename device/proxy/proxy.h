@@ -1,11 +1,11 @@
-// Carries out what kernels request in the put queues. The proxy checks every descriptor against the windows,
-// passes it to the endpoint, and publishes completions to the kernels. Queue q uses lane q of each peer, so
-// the operations of one queue on one peer take effect in order. A signal or word that follows an atomic add
-// waits for the add.
+// Carries out the operations that kernels request through the put queues. The proxy checks every descriptor
+// against the windows, passes it to the endpoint, and publishes completions to the kernels. Queue q uses lane
+// q of each peer, so the operations of one queue on one peer take effect in order. A signal or word that
+// follows an atomic add waits for the add.
 //
-// The first error ends the context: the proxy writes its kind to the abort word, which aborts every wait of
-// the kernels; it drops later descriptors and publishes no more completions. Such errors are an invalid
-// descriptor, a peer that failed or did not answer in time, and fail().
+// The first error ends the context: the proxy writes the kind of the error to the abort word, which aborts
+// every wait of the kernels. It then drops all later descriptors, and publishes no more completions. Such
+// errors are an invalid descriptor, a peer that failed or did not answer in time, and fail().
 #pragma once
 
 #include <array>
@@ -27,12 +27,15 @@ namespace verbena::symm {
 class QueueDrain;
 
 struct ProxyOptions {
-  uint32_t rank = 0, count_ranks = 1;  // as for the endpoint; descriptors may name ranks below count_ranks
-  int64_t spin_us = -1;     // how long the thread polls for work before it sleeps; -1: VERBENA_PROXY_SPIN_US
-  int64_t timeout_ms = -1;  // for operations that the NIC never completes; -1: VERBENA_SYMM_TIMEOUT_MS
+  uint32_t rank = 0, count_ranks = 1;  // same as for the endpoint; descriptors may name ranks below
+                                       // count_ranks
+  int64_t spin_us = -1;                // how long the thread polls for work before it sleeps; -1 selects
+                                       // VERBENA_PROXY_SPIN_US
+  int64_t timeout_ms = -1;             // timeout of operations that the NIC does not complete; -1 selects
+                                       // VERBENA_SYMM_TIMEOUT_MS
 };
 
-// Counts since the start. Each is read separately.
+// Counters since the start. Each counter is read separately.
 struct ProxyCounts {
   uint64_t descriptors, rounds, sleeps;
 };
@@ -48,25 +51,27 @@ class Proxy {
 
   // Any thread may call these functions.
 
-  // Adds a window: `bytes` of every rank's heap from `heap_offset` on, which are the endpoint's region
-  // `region` here and at all peers. Windows must not overlap.
+  // Adds a window, which consists of the `bytes` bytes at `heap_offset` of every rank's heap. The endpoint's
+  // region `region` must be this memory, on this rank and on all peers. Windows must not overlap.
   base::Outcome add_window(uint64_t heap_offset, uint64_t bytes, uint32_t region);
-  // Removes a window, for which nothing may be requested or outstanding. Returns when the proxy no longer
-  // reads it, so that the caller may remove the region; this takes microseconds, at most the proxy's sleep.
+  // Removes a window. No operation on the window may be queued or outstanding. Returns when the proxy no
+  // longer reads the window's entry, so that the caller may remove the region. This takes microseconds, or as
+  // long as the proxy sleeps.
   void remove_window(uint64_t heap_offset);
-  // Waits until all operations that are in the queues now are complete, thus all requests of kernels that
-  // have ended. Fails if the context fails first (for example because an operation times out) or the proxy
-  // stops.
+  // Waits until all operations that are now in the queues are complete. These include all requests of kernels
+  // that have ended. Returns an error if the context fails first (for example because an operation times out)
+  // or the proxy stops.
   base::Outcome quiet();
   // Ends the context with kNetworkFailed for a cause outside the proxy, such as a rank that exited.
   void fail(const std::string& cause);
-  // The text of the first error; empty if there was none.
+  // Returns the text of the first error, or an empty text if there was none.
   std::string error() const;
   ProxyCounts counts() const;
 
   // Starts the proxy's thread on processors near the endpoint's port. Call it once.
   base::Outcome start();
-  // Stops the thread and waits for its end. Operations that are queued or outstanding may or may not happen.
+  // Stops the thread and waits for its end. Operations that are queued or outstanding may or may not take
+  // effect.
   void stop();
   bool is_stopping() const { return is_stopping_.load(std::memory_order_relaxed); }
   // Runs one round, for a caller that did not start(). Returns whether there was anything to do.
@@ -87,7 +92,7 @@ class Proxy {
   std::vector<std::unique_ptr<QueueDrain>> drains_;
   std::array<EndpointCompletion, 64> polled_{};  // completions of one poll; used by the driving thread
   struct Standstill {
-    uint64_t count_completed = UINT64_MAX;  // UINT64_MAX: not started
+    uint64_t count_completed = UINT64_MAX;  // UINT64_MAX if not started
     int64_t since_ns = 0;
   };
   std::vector<Standstill> standstills_;  // by queue; used by the driving thread

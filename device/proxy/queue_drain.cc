@@ -104,8 +104,8 @@ bool QueueDrain::fetch() {
   return true;
 }
 
-// Applies the rows that the previous descriptor announced to this one. Sets no rows if they were announced
-// for another kind of descriptor.
+// Applies the rows that the previous descriptor has announced to this request. Sets no rows if the previous
+// descriptor has announced rows for a different kind of descriptor.
 void QueueDrain::take_rows(Request& request) {
   if (rows_) {
     const bool is_theirs = is_copy(request.operation) && rows_->peer == request.peer;
@@ -178,7 +178,7 @@ uint32_t QueueDrain::drop() {
   return count;
 }
 
-// kTaken: the descriptor was completely passed on. kFull: retry in a later round.
+// Returns kTaken if the descriptor was completely posted, or kFull to retry in a later round.
 Posting QueueDrain::post(uint64_t position) {
   posting_ = position;
   UnderWay& one = at(position);
@@ -256,7 +256,8 @@ Posting QueueDrain::post_update(UnderWay& one, const RemoteWord& word) {
 }
 
 // Two queues cannot deadlock. A kernel reads the other queue's position before it writes its own descriptor,
-// so of two such descriptors the later one is behind the position for which the earlier one waits.
+// so of two such descriptors, the later descriptor is after the position for which the earlier descriptor
+// waits.
 Posting QueueDrain::await_queue(UnderWay& one) {
   const Request& request = one.request;
   if (request.extent >= all_.size() || request.extent == index_)
@@ -269,8 +270,8 @@ Posting QueueDrain::await_queue(UnderWay& one) {
              : Posting::kFull;
 }
 
-// Finds the lane's count at which all requests for the peer before `position` are complete. Returns false
-// while some of them are not posted.
+// Finds the lane's count at which all requests for the peer before `position` are complete. Returns false if
+// some of these requests have not been posted yet.
 bool QueueDrain::seize_behind(uint32_t peer, uint64_t position, uint64_t* count_taken) const {
   const uint32_t oldest = peers_[peer].waiting.first;
   if (position_ < position || (oldest != kNone && position_of(oldest) < position)) return false;
@@ -303,7 +304,7 @@ void QueueDrain::note_value(uint64_t cookie, uint64_t value) {
   if (one.step == Step::kAnswering) one.step = Step::kAnswered;
 }
 
-// Adds to one word may overtake each other, so waiting for the last one means waiting for all.
+// Adds to the same word may overtake each other, so waiting for the last add means waiting for all adds.
 void QueueDrain::order_behind_answers(const Request& request) {
   Peer& peer = peers_[request.peer];
   if (peer.answers.count_taken <= peer.count_done) return;
@@ -314,7 +315,8 @@ void QueueDrain::order_behind_answers(const Request& request) {
   peer.answers = {};
 }
 
-// Earlier outstanding ones, if any, are adds to the same word; others were fenced.
+// Earlier outstanding operations, if any, are adds to the same word, because all other operations were
+// fenced.
 void QueueDrain::note_answer(const Request& request) {
   peers_[request.peer].answers = {endpoint_.count_taken(request.peer, index_), request.place,
                                   adds(request.operation)};
@@ -339,7 +341,7 @@ Posting QueueDrain::check(uint64_t position, Posting posting) {
   return posting;
 }
 
-// A position that its producer has not written yet may precede written ones.
+// A position that its producer has not written yet may precede positions that are already written.
 void QueueDrain::mark() {
   mark_ = position_;
   PutDescriptor descriptor;

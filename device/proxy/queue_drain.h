@@ -1,7 +1,7 @@
-// Moves one put queue's descriptors to the endpoint, and tracks which are outstanding and which wait for
-// others. It takes descriptors in queue order and posts those for one peer in that order. Peers do not block
-// each other: a descriptor that cannot be posted yet waits in its peer's list. Only the driving thread uses
-// it.
+// Moves one put queue's descriptors to the endpoint, and tracks which descriptors are outstanding and which
+// wait for other descriptors. It takes descriptors in queue order, and posts the descriptors for each peer in
+// this order. Peers do not block each other: a descriptor that cannot be posted yet waits in its peer's list.
+// Only the driving thread uses this class.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +52,11 @@ class QueueDrain {
   void mark();
   bool is_quiet() const { return completed_ >= mark_; }
 
-  // The number of descriptors that are complete together with all before them, as last published.
+  // Returns the number of descriptors that are complete together with all earlier descriptors, as last
+  // published.
   uint64_t count_completed() const { return completed_; }
-  // The peer for whose answer the oldest outstanding descriptor waits; empty if nothing is outstanding.
+  // Returns the peer for whose answer the oldest outstanding descriptor waits, or nothing if no descriptor is
+  // outstanding.
   std::optional<uint32_t> awaited_peer() const;
 
  private:
@@ -71,8 +73,8 @@ class QueueDrain {
     Step step = Step::kWaiting;
     uint32_t next = kNone;     // next in its peer's list; positions modulo kMaxUnderWay
     uint64_t count_taken = 0;  // the lane's count after this operation was posted
-    // For a copy: rows posted. For an update or a signal: the value returned. For kAwaitQueue: the count that
-    // the other queue's lane must reach.
+    // For a copy, the number of rows posted. For an update or a signal, the returned value. For kAwaitQueue,
+    // the count that the other queue's lane must reach.
     uint64_t progress = 0;
   };
   // A list of outstanding descriptors for one peer, in order. Each descriptor is in at most one list.
@@ -81,7 +83,7 @@ class QueueDrain {
   };
   // Atomic adds and gets of one peer, for which a later operation may have to wait.
   struct Answers {
-    uint64_t count_taken = 0;  // the lane's count after the last of them
+    uint64_t count_taken = 0;  // the lane's count after the last operation
     uint64_t place = 0;        // the common address, if is_one_place
     bool is_one_place = false;
   };

@@ -22,7 +22,8 @@ WindowTable::WindowTable() {
   current_.store(versions_.back().get());
 }
 
-// Call with mutex_ held. A version that is neither current nor held will never be held again: see take_up().
+// The caller must hold mutex_. A version that is neither current nor held will never be held again, as
+// take_up() explains.
 void WindowTable::publish(Windows windows) {
   versions_.push_back(std::make_unique<Windows>(std::move(windows)));
   current_.store(versions_.back().get(), std::memory_order_seq_cst);
@@ -63,7 +64,7 @@ void WindowTable::remove(uint64_t heap_offset) {
   }
 }
 
-// First mark the version as held, then check that it is still current. A publisher either sees the mark, or
+// First marks the version as held, then checks that it is still current. Either a publisher sees the mark, or
 // the reader sees the new version.
 void WindowTable::take_up() {
   const Windows* windows = nullptr;

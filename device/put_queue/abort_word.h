@@ -10,7 +10,7 @@
 
 namespace verbena::symm {
 
-// Movable. Any thread may call.
+// The object is movable. Any thread may call its functions.
 class AbortWord {
  public:
   // Creates the word in host memory that is pinned for the calling thread's current GPU.
@@ -19,8 +19,8 @@ class AbortWord {
   // The word's address for kernels (SymmContext::abort_word).
   const uint32_t* device() const { return static_cast<const uint32_t*>(memory_.device()); }
   SymmAbort value() const;
-  // Writes a reason other than kNone, unless one is written already. Returns whether this reason was the
-  // first.
+  // Writes a reason other than kNone, unless a reason was already written. Returns whether this reason was
+  // the first.
   bool raise(SymmAbort reason);
 
  private:

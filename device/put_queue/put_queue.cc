@@ -62,8 +62,8 @@ bool PutQueue::read(uint32_t queue, uint64_t position, PutDescriptor* out) const
   const uint64_t slot = (uint64_t{queue} << view_.depth_shift) + (position & (depth() - 1));
   const PutDescriptor& descriptor = at_host<const PutDescriptor>(ring_)[slot];
   const uint64_t turn = turn_of(position, view_.depth_shift);
-  // Either of the two words may become visible first. The first half of the descriptor is visible once both
-  // are.
+  // Either of the two words may become visible first. Once both words are visible, the first half of the
+  // descriptor is visible, too.
   const uint64_t action = __atomic_load_n(&descriptor.action, __ATOMIC_ACQUIRE);
   const uint64_t place = __atomic_load_n(&descriptor.place, __ATOMIC_ACQUIRE);
   if (action >> kPutTurnShift != turn || place >> kPutTurnShift != turn) return false;

@@ -17,8 +17,8 @@ struct PutQueueShape {
   static PutQueueShape from_parameters();
 };
 
-// Movable: the addresses in the view stay valid. The owner must not destroy it before all kernels that use it
-// have ended.
+// The object is movable, because the addresses in the view stay valid. The owner must not destroy the object
+// before all kernels that use the queues have ended.
 class PutQueue {
  public:
   // Creates the queues in memory of the calling thread's current GPU and in host memory pinned for it.
@@ -40,7 +40,8 @@ class PutQueue {
   void publish_completed(uint32_t queue, uint64_t position);
   // Marks the reply of a position as complete, unless its slot already has the reply of a later position.
   void tell(uint32_t queue, uint64_t position);
-  // Like tell(), with a value. The kernel that reads the value keeps the slot until has_left() returns true.
+  // Does the same as tell(), and sets the reply's value. The kernel that reads the value keeps the slot until
+  // has_left() returns true.
   void tell_value(uint32_t queue, uint64_t position, uint64_t value);
   bool has_left(uint32_t queue, uint64_t position) const;
   // Offers compare-and-swap to kernels. Call it before kernels get the view.

@@ -29,7 +29,7 @@ base::Result<uint32_t> AliasTable::add(const void* begin, uint64_t length_bytes,
   const SymmAlias alias{
       .begin = first, .end = first + length_bytes, .delta = reinterpret_cast<uint64_t>(symmetric) - first};
   const size_t at = offsetof(SymmAliases, entries) + entry * sizeof(SymmAlias);
-  // Write last what makes the entry valid.
+  // The member that makes the entry valid is written last.
   const SymmAlias unfinished{.begin = alias.begin, .end = 0, .delta = alias.delta};
   const uint64_t count = std::max<uint64_t>(entries_.size(), entry + 1);
   base::Outcome written = base::write_buffer(memory_, at, &unfinished, sizeof(unfinished));
@@ -46,7 +46,8 @@ void AliasTable::remove(uint32_t entry) {
   constexpr uint64_t kNone = 0;
   const size_t at = offsetof(SymmAliases, entries) + entry * sizeof(SymmAlias);
   const std::lock_guard lock(*mutex_);
-  // A failed write is ignored: if the GPU cannot be written to, no kernel runs there any more.
+  // A failed write is ignored, because if the GPU's memory cannot be written, no kernel runs on the GPU
+  // anymore.
   if (base::write_buffer(memory_, at + offsetof(SymmAlias, end), &kNone, sizeof(kNone)))
     entries_[entry].end = 0;
 }

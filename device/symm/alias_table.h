@@ -1,5 +1,6 @@
-// The table in GPU memory (struct SymmAliases) in which kernels look up the symmetric address of memory that
-// the application registered. Changes are not thread safe, but kernels may read the table at the same time.
+// The table in GPU memory (struct SymmAliases) in which kernels look up the symmetric addresses of memory
+// that the application has registered. Changes are not thread safe, but kernels may read the table at the
+// same time.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ using base::Status;
 
 namespace {
 
-constexpr uint64_t kAlignmentBytes = 128;  // alignment of a heap's begin: one line of a GPU's cache
+constexpr uint64_t kAlignmentBytes = 128;  // alignment of a heap's begin, which is a line of a GPU's cache
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// A heap that another library has allocated and mapped, for a context over it. The context's windows and its
-// teams' words lie in that heap, and the other library's network reaches the ranks whose memory is not
-// mapped.
+// A heap that another library has allocated and mapped. The windows of a context over this heap, and the
+// words of the context's teams, lie in the heap. The other library's network reaches the ranks whose memory
+// is not mapped.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace verbena::symm {
 
 inline constexpr uint64_t kBorrowedUnitBytes = 512;  // alignment of windows
 
-// Calls `release` once, when it is destroyed, to notify the other library that the heap is no longer used.
-// Movable.
+// Calls `release` once, when the lease is destroyed, to notify the other library that the heap is no longer
+// used. A lease is movable.
 class HeapLease {
  public:
   using Release = void (*)(void* argument);
@@ -43,10 +43,10 @@ class HeapLease {
 // The backend that owns a heap, as kernels see it; by default Verbena.
 struct HeapBackend {
   int32_t type = kSymmVerbena;
-  // The backend's network supports the world team only. Other teams may have only members whose memory is
-  // mapped.
+  // True if the backend's network supports the world team only. In all other teams, the memory of all members
+  // must then be mapped.
   bool is_world_only = false;
-  uint64_t multicast_delta = 0;      // as in SymmContext
+  uint64_t multicast_delta = 0;      // see SymmContext
   std::vector<std::byte> extension;  // data that follows SymmContext in a context's memory
 };
 
@@ -57,8 +57,8 @@ struct BorrowedHeap {
   // The range of symmetric addresses, at least length_bytes. It is longer if other symmetric memory follows
   // the heap.
   uint64_t reach_bytes = 0;
-  std::vector<int64_t> deltas;  // by rank, as in SymmContext
-  // Memory of the application, which kernels may name by its own addresses.
+  std::vector<int64_t> deltas;  // by rank; see SymmContext
+  // Memory of the application, which kernels may access by its own addresses.
   struct Alias {
     const void* begin;
     uint64_t length_bytes;
@@ -67,7 +67,8 @@ struct BorrowedHeap {
   std::vector<Alias> aliases;
   HeapLease lease;
 
-  // Checks this rank's heap: its GPU must be `user`, and `words_bytes` for the teams' words must fit.
+  // Checks this rank's heap. The heap must belong to the GPU `user`, and must have space for the
+  // `words_bytes` bytes of the teams' words.
   base::Outcome check(base::MemoryOwner user, uint32_t rank, uint32_t count_ranks,
                       uint64_t words_bytes) const;
 };

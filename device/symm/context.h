@@ -1,9 +1,10 @@
 // A rank's part of symmetric memory: heap, windows, teams and the connection to the other ranks. It
 // implements verbena.h with the project's internal types.
 //
-// All ranks make the collective calls, in the same order, by one thread per rank at a time, with the
-// context's GPU current. Each returns within VERBENA_BOOTSTRAP_TIMEOUT_MS. A failed call leaves windows and
-// teams unchanged. Any thread may make the other calls.
+// All ranks must make the collective calls, in the same order. On each rank, only one thread at a time may
+// make a collective call, and the context's GPU must be current. Collective calls return within
+// VERBENA_BOOTSTRAP_TIMEOUT_MS. A failed call leaves windows and teams unchanged. Any thread may make all
+// other calls.
 #pragma once
 
 #include <memory>
@@ -27,16 +28,16 @@
 
 namespace verbena::symm {
 
-// Settings, which must be equal on all ranks except where noted.
+// The settings of a context. They must be equal on all ranks, unless a comment says otherwise.
 struct ContextSettings {
   base::SymmPath path = base::SymmPath::kAuto;
   uint64_t heap_bytes = 0;
   uint32_t teams = 0;
   uint64_t timeout_ns = 0;  // timeout of waits in kernels; may differ between ranks
-  bool multicast = false;   // requested; used if all ranks support it
+  bool multicast = false;   // true if multicast is requested; it is used if all ranks support it
 
   static ContextSettings from_parameters();
-  // Returns the bytes of the teams' words, which lie at the heap's begin, in the first window.
+  // Returns the size in bytes of the teams' words, which lie at the begin of the heap, in the first window.
   uint64_t measure_words(uint32_t count_ranks) const;
 };
 
@@ -46,11 +47,12 @@ class Context;
 struct ContextWindow {
   Context* context = nullptr;
   Window place;  // offset in the heap, and the NIC's region
-  // This rank's address; for registered memory, the symmetric address of its first byte.
+  // This rank's address of the window. For registered memory, this is the symmetric address of the first
+  // byte.
   std::byte* address = nullptr;
   uint64_t length_bytes = 0;      // the length that the caller requested
   const void* origin = nullptr;   // the registered memory; null for an allocated window
-  std::optional<uint32_t> alias;  // its entry in the alias table
+  std::optional<uint32_t> alias;  // the window's entry in the alias table
   uint32_t references = 1;        // number of registrations
   base::MemoryPiece piece;
   WindowMemory memory;
@@ -64,14 +66,14 @@ class Context {
   static base::Result<std::unique_ptr<Context>> create(bootstrap::Bootstrap bootstrap,
                                                        const ContextSettings& settings,
                                                        std::optional<BorrowedHeap> borrowed = {});
-  // Not collective. Outstanding operations of peers may or may not happen. No kernel may still be using the
-  // context.
+  // Destroys the context. Not collective. Operations of peers that are still outstanding may or may not take
+  // effect. No kernel may still be using the context.
   ~Context() = default;
-  // Announces the end, so that peers do not take the destruction for a failure. Collective. Only destruction
-  // may follow.
+  // Announces to the peers that this rank is about to destroy the context, so that they do not report a
+  // failure. Collective. Only the destruction may follow.
   base::Outcome leave();
-  // Ends this rank's threads: operations in put queues are no longer carried out, and dead peers are no
-  // longer detected. Not collective. Only destruction may follow.
+  // Ends this rank's threads. Afterwards, operations in put queues are not carried out, and dead peers are
+  // not detected. Not collective. Only the destruction may follow.
   void end_threads();
 
   const base::OwnProcess& process() const { return process_; }
@@ -84,8 +86,8 @@ class Context {
   // Registers shareable memory of the caller (base::find_piece()) as a window. Collective. On all ranks, the
   // range must be the same part of an allocation of the same length. The window gives the memory a second,
   // symmetric address. Registering the same range of the same allocations again returns the same window. If
-  // the allocation at an address has been replaced, the call returns a new window, and find_window() no
-  // longer finds the old one by that address.
+  // the application has replaced the allocation at this address, the call returns a new window, and
+  // find_window() no longer finds the old window by this address.
   base::Result<ContextWindow*> register_window(void* address, uint64_t length_bytes);
   // Frees a window. Collective; all ranks pass the same window. A registered window is freed with its last
   // registration. Waits for earlier requests of the ranks' kernels.
@@ -104,11 +106,11 @@ class Context {
   // Creates a team. Collective over the world. Members pass the same list of ranks; all other ranks pass an
   // empty list and get null.
   base::Result<Team*> make_team(std::span<const uint32_t> ranks);
-  // Resets a team's words to those of a new team, which clears timeouts. Collective over the world. Members
-  // pass the team, other ranks null. Waits for earlier requests of kernels. No kernel of any member may be
-  // using the team.
+  // Resets a team's words to the values that they have in a new team. This clears timeouts. Collective over
+  // the world. Members pass the team, other ranks null. Waits for earlier requests of kernels. No kernel of
+  // any member may be using the team.
   base::Outcome reset_team(Team* team);
-  // Frees a team. Not collective. No kernel of any member may still be using it.
+  // Frees a team. Not collective. No kernel of any member may still be using the team.
   void free_team(const Team& team);
 
   // Creates a workspace. Collective over the world; all ranks pass the same shape. Members pass the team;
@@ -117,7 +119,7 @@ class Context {
   base::Result<Workspace*> make_workspace(const Team* team, const WorkspaceShape& shape);
   // Like reset_team(), and also clears the slots. Collective.
   base::Outcome reset_workspace(Workspace& workspace);
-  // Frees a workspace. Collective. No kernel of any rank may still be using it.
+  // Frees a workspace. Collective. No kernel of any rank may still be using the workspace.
   base::Outcome free_workspace(Workspace& workspace);
 
   // Enqueues a call on a stream of the context's GPU. Not collective.
@@ -126,23 +128,26 @@ class Context {
   base::Outcome enqueue_pieces(const Team& team, std::span<const SymmPiece> pieces, uint32_t peer,
                                void* stream) const;
 
-  // Waits until the host threads of all ranks have called it. Collective.
+  // Waits until the host threads of all ranks have made this call. Collective.
   base::Outcome barrier();
   // Gathers `mine` of all ranks into `all`, in rank order. Collective.
   base::Outcome gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  // Fails on all ranks if `mine` is an error on one rank. Collective.
+  // Returns an error on all ranks if `mine` is an error on any rank. Collective.
   base::Outcome agree(const base::Outcome& mine);
-  // Fails on all ranks if `count` or `history` of `what` differ between ranks. Collective.
+  // Returns an error on all ranks if `count` or `history` differ between ranks. The error's text contains
+  // `what`, which names the object that was used, for example "a pool". Collective.
   base::Outcome compare_history(const char* what, uint64_t count, uint64_t history);
   // Waits until all requests of this rank's finished kernels are complete here and at the peers. Any thread
-  // may call it. Fails if the heap is borrowed and its library's own quiet function is needed.
+  // may call it. Returns an error if the heap is borrowed and the other library's own quiet function is
+  // needed.
   base::Outcome quiet();
   // Aborts all current and future waits of this rank's kernels.
   void end_waits() { abort_->raise(SymmAbort::kByUser); }
   SymmAbort state() const { return abort_->value(); }
-  // Returns why the context has failed; empty if it has not.
+  // Returns why the context has failed, or an empty text if it has not failed.
   std::string error() const;
-  // Return the failure of one team; or of all teams and workspaces together, with the status of the first.
+  // find_failure() returns the failure of one team. find_failures() returns the failures of all teams and
+  // workspaces together, with the status of the first failure.
   base::Result<TeamFailure> find_failure(const Team& team) const;
   base::Result<TeamFailure> find_failures() const;
 
@@ -182,8 +187,8 @@ class Context {
   base::Result<std::unique_ptr<Team>> build_team(TeamPlace place);
 
   const base::OwnProcess process_;
-  const HeapLease lease_;   // destroyed last; for a borrowed heap
-  std::mutex calls_mutex_;  // held by collective calls, and by the watch during a check
+  const HeapLease lease_;   // only for a borrowed heap; destroyed last
+  std::mutex calls_mutex_;  // held by collective calls, and by watch_ during a check
   bootstrap::Bootstrap bootstrap_;
   ContextSettings settings_;
   std::optional<AbortWord> abort_;
@@ -192,14 +197,14 @@ class Context {
   Multicast multicast_;
   std::optional<AliasTable> aliases_;                    // for registered memory
   std::mutex windows_mutex_;                             // guards windows_
-  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first one contains the teams' words
-  bool meets_twice_ = false;                             // as SymmContext's
+  std::vector<std::unique_ptr<ContextWindow>> windows_;  // the first window contains the teams' words
+  bool meets_twice_ = false;                             // see SymmContext
   std::unique_ptr<Remote> remote_;            // null if all memory is mapped, or the heap is borrowed
-  mutable std::mutex teams_mutex_;            // guards the two lists, since any thread may free a team
-  std::vector<std::unique_ptr<Team>> teams_;  // the world, the mapped ranks, other teams
+  mutable std::mutex teams_mutex_;            // guards teams_ and workspaces_; any thread may free a team
+  std::vector<std::unique_ptr<Team>> teams_;  // the world team, the team of the mapped ranks, all other teams
   std::vector<std::unique_ptr<Workspace>> workspaces_;
   mutable std::mutex loss_mutex_;
-  std::string loss_;            // guarded; says which rank has exited
+  std::string loss_;            // guarded by a mutex; says which rank has exited
   std::optional<Watch> watch_;  // uses the members above, so it is destroyed first
 };
 

@@ -49,7 +49,7 @@ base::Result<std::unique_ptr<Context>> Context::create(bootstrap::Bootstrap boot
   if (borrowed) {
     context->settings_.heap_bytes = borrowed->length_bytes;
     context->settings_.path = base::SymmPath::kAuto;
-    context->settings_.multicast = false;  // the other library gives its address
+    context->settings_.multicast = false;  // the other library provides the multicast address
   }
   const BorrowedHeap* const heap = borrowed ? &*borrowed : nullptr;
   if (auto ready = context->prepare({base::find_current_gpu()}, heap); !ready) return ready.error();
@@ -139,8 +139,8 @@ Outcome Context::quiet() {
                     rank(), heap_->backend().type);
 }
 
-// Afterwards no requests of finished kernels are outstanding between ranks. In a failed context nothing more
-// completes, so the call does not wait.
+// Afterwards, no requests of finished kernels are outstanding between ranks. In a failed context, no request
+// completes anymore, so the call does not wait.
 Outcome Context::quiet_all() {
   if (!remote_) return {};
   const bool is_over = remote_->has_stopped() || state() != SymmAbort::kNone;
@@ -292,7 +292,7 @@ uint64_t Context::find_taken_words() const {
 }
 
 base::Result<Team*> Context::form_team(Membership mine, std::span<const uint32_t> expected) {
-  // Otherwise a late signal could change the words of a new team.
+  // Without this, a late signal could change the words of a new team.
   if (auto quiet = quiet_all(); !quiet) return quiet.error();
   mine.taken = find_taken_words();
   auto place = agree_on_team(bootstrap_, mine, settings_.teams, expected);
@@ -307,7 +307,7 @@ base::Result<Team*> Context::form_team(Membership mine, std::span<const uint32_t
       state = built.error();
     }
   }
-  // No rank may write words before those of all ranks are zero.
+  // No rank may write words before the words on all ranks are zero.
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   if (!team) return static_cast<Team*>(nullptr);
   const std::lock_guard lock(teams_mutex_);
@@ -337,7 +337,8 @@ base::Result<Team*> Context::split_team(const Team* parent, int64_t color, int64
   const std::lock_guard call(calls_mutex_);
   if (auto current = check_gpu(); !current) return current.error();
   Membership mine{.color = parent == nullptr ? kNoColor : color, .key = key};
-  // Distinct parents have no common rank or different words, so these two values identify a parent.
+  // Two different parents have different first ranks or different words, so these two values identify a
+  // parent.
   if (parent != nullptr) mine.parent = int64_t{parent->ranks().front()} << 32 | parent->index();
   return form_team(mine, {});
 }
@@ -351,7 +352,7 @@ base::Result<Team*> Context::make_team(std::span<const uint32_t> ranks) {
   return form_team(mine, ranks);
 }
 
-// Either all members reset the team, or none.
+// Checks this rank's arguments. Either all members reset the team, or no member does.
 Outcome Context::check_reset(const Team* team) const {
   if (state() != SymmAbort::kNone) {
     return base::fail(
@@ -394,7 +395,7 @@ Outcome Context::reset_team(Team* team) {
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (auto same = compare_team(team); !same) return same;
   if (auto quiet = quiet_all(); !quiet) return quiet;
-  // After a collective call, so that no late signal changes the cleared words.
+  // The words are cleared after a collective call, so that no late signal can change the cleared words.
   if (team != nullptr) state = heap_->fill_zero(team->words(), measure_team_words(count_ranks()));
   return bootstrap_.all_agree(state, base::last_failure());
 }

@@ -10,7 +10,7 @@ namespace verbena::symm {
 using base::Outcome;
 using base::Status;
 
-// A rank's arguments of a collective call about windows. They must be equal on all ranks.
+// A rank's arguments of a collective call that creates or frees windows. They must be equal on all ranks.
 struct Context::WindowProposal {
   enum class Kind : uint64_t { kAllocate, kRegister, kFree, kReset };
   Kind kind;
@@ -96,7 +96,7 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
   }
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   if (auto same = compare(proposal); !same) return same.error();
-  // An allocator may have moved the memory on one rank only. Then all ranks make a new window.
+  // If the allocator of any rank has replaced the memory, all ranks create a new window.
   const auto all_known =
       bootstrap_.gather(known != nullptr ? known->place.heap_offset : WindowProposal::kNew);
   if (!all_known) return all_known.error();
@@ -136,7 +136,7 @@ void Context::remove_alias(ContextWindow& window) {
 
 base::Result<ContextWindow*> Context::make_window(std::unique_ptr<ContextWindow> window) {
   const uint64_t bytes = window->place.bytes;
-  // The arguments are the same on all ranks, so the result is too.
+  // The arguments are the same on all ranks, so the result is the same, too.
   const auto offset = windows_.size() < kMaxWindows ? heap_->offsets().take(bytes) : std::nullopt;
   if (!offset) {
     return base::fail(Status::kInvalidUsage,
@@ -193,8 +193,8 @@ ContextWindow* Context::find_registered(const void* address, uint64_t length_byt
   return nullptr;
 }
 
-// Removes the origin of windows whose memory is no longer there, or that were registered for this range
-// before.
+// Removes the origin of windows whose memory is no longer at its address, or that were registered for this
+// range before.
 void Context::forget_origin(const void* address, uint64_t length_bytes, const base::MemoryPiece& piece) {
   const auto* const begin = static_cast<const std::byte*>(address);
   const std::lock_guard lock(windows_mutex_);
@@ -259,7 +259,7 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
                       "symm: a workspace cannot have %u blocks; the range is 1 to %u", shape.blocks,
                       kSymmMaxBlocks);
   }
-  // Larger values cannot be allocated, and adding the words could overflow.
+  // Larger values could not be allocated, and adding the size of the words could overflow.
   const uint64_t least = uint64_t{shape.blocks} * kSymmTurns * most * kSymmSlotUnit;
   if (shape.slots_bytes > heap_->slot_bytes() || (shape.slots_bytes != 0 && shape.slot_bytes(most) == 0)) {
     return base::fail(Status::kInvalidArgument,
@@ -327,8 +327,8 @@ Outcome Context::reset_workspace(Workspace& workspace) {
   Outcome state = check_reset(workspace.team.get());
   if (auto agreed = bootstrap_.all_agree(state, base::last_failure()); !agreed) return agreed;
   if (auto quiet = quiet_all(); !quiet) return quiet;
-  // Between two collective calls: no late signal can change the cleared words, and no rank continues before
-  // all words are cleared.
+  // The words are cleared between two collective calls, so that no late signal can change the cleared words,
+  // and no rank continues before all words are cleared.
   state = heap_->fill_zero(place.heap_offset, place.bytes);
   return bootstrap_.all_agree(state, base::last_failure());
 }

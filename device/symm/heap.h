@@ -1,7 +1,7 @@
-// The address space of a context: one slot of equal length for each rank whose memory is mapped, this rank
-// included. A window has the same offset in every slot. The slots either form one reserved address range,
-// into which memory is mapped window by window, or are borrowed from another library together with their
-// memory.
+// The address space of a context. It has one slot for each rank whose memory is mapped, including this rank,
+// and all slots have the same length. A window has the same offset in every slot. Either the slots form one
+// reserved address range, into which memory is mapped window by window, or the slots and their memory are
+// borrowed from another library.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class OffsetPlan {
  public:
   explicit OffsetPlan(uint64_t length_bytes) : length_bytes_(length_bytes) {}
 
-  // Takes the lowest free offset. Empty if there is no space.
+  // Takes the lowest free offset. Returns nothing if there is no space.
   std::optional<uint64_t> take(uint64_t length_bytes);
   void give_back(uint64_t offset) { taken_.erase(offset); }
 
@@ -34,8 +34,8 @@ class Heap {
   // the memory's granularity.
   static base::Result<Heap> reserve(base::MemoryOwner owner, uint64_t slot_bytes, uint32_t count_slots,
                                     uint32_t own_slot, uint64_t unit_bytes = 1);
-  // Makes a heap of a borrowed one, with a slot for each rank that has a delta. The other library's heap must
-  // outlive it.
+  // Makes a heap from a borrowed heap, with a slot for each rank that has a delta. The other library's heap
+  // must outlive the returned heap.
   static Heap borrow(base::MemoryOwner owner, const BorrowedHeap& borrowed);
 
   base::MemoryOwner owner() const { return owner_; }
@@ -51,11 +51,11 @@ class Heap {
   int64_t delta_bytes(uint32_t index) const { return deltas_[index]; }
   OffsetPlan& offsets() { return offsets_; }
 
-  // Allocates memory for a window; an empty piece for a borrowed heap, which has its memory already.
+  // Allocates memory for a window. Returns an empty piece for a borrowed heap, which already has memory.
   base::Result<base::MemoryPiece> allocate(uint64_t length_bytes) const;
   // Fills mapped memory of this rank's slot with zeros. The owner's CUDA context must be current.
   base::Outcome fill_zero(uint64_t offset, uint64_t length_bytes) const;
-  // Reads a word of this rank's slot. Kernels may write it at the same time.
+  // Reads a word of this rank's slot. Kernels may write the word at the same time.
   base::Result<uint64_t> read_word(const uint64_t* address) const;
 
  private:

@@ -25,13 +25,13 @@ Text to_text(const std::string& from) {
   return text;
 }
 
-// A rank's message to the others.
+// A rank's message to the other ranks.
 struct Offer {
   uint64_t granularity_bytes;
-  uint32_t group;  // the first rank whose memory is mapped
+  uint32_t group;  // the lowest rank whose memory is mapped
   uint32_t is_alone;
   Text gpu;       // the GPU's identity on its host
-  Text obstacle;  // empty: no problem
+  Text obstacle;  // empty if there is no problem
 };
 
 CUmulticastObjectProp describe_object(uint32_t count_gpus, uint64_t length_bytes) {
@@ -50,12 +50,13 @@ const base::CudaApi* find_driver() {
   return has_all ? cuda : nullptr;
 }
 
-// Returns the error's text; empty on success.
+// Returns the error's text, or an empty text on success.
 std::string describe(const char* call, CUresult result) {
   return result == CUDA_SUCCESS ? std::string() : std::string(call) + ": " + base::describe_cuda(result);
 }
 
-// Returns why this rank cannot take part; empty if it can, and then sets the granularity in bytes.
+// Returns why this rank cannot take part. If it can take part, returns an empty text and sets the granularity
+// in bytes.
 std::string find_obstacle(uint32_t count_gpus, base::MemoryOwner owner, uint64_t* granularity_bytes) {
   if (base::parameters().nccl_nvls == 0) return "NCCL_NVLS_ENABLE is 0";
   if (owner.gpu == base::kNoGpu) return "it has no GPU";
@@ -80,7 +81,8 @@ void tell(uint32_t rank, const std::string& cause) {
   base::log_warn("symm: rank %u: VERBENA_SYMM_MULTICAST has no effect: %s", rank, cause.c_str());
 }
 
-// Finds two ranks on one GPU: returns (second, first), with second 0 if there are none.
+// Finds two ranks that use the same GPU. Returns (second rank, first rank); the second rank is 0 if there are
+// none.
 std::pair<size_t, size_t> find_shared_gpu(const std::vector<Offer>& all) {
   for (size_t second = 0; second < all.size(); ++second)
     for (size_t first = 0; first < second && all[second].is_alone == 0; ++first)
@@ -212,7 +214,8 @@ std::string Multicast::create(uint32_t count_gpus, base::FileDescriptor& shared)
   return describe("cuMemExportToShareableHandle", result);
 }
 
-// `given` is the descriptor from the rank that created the object; null on that rank.
+// `given` is the file descriptor from the rank that created the object. It is null on the rank that created
+// the object.
 std::string Multicast::join(const base::FileDescriptor* given) {
   const base::CudaApi& cuda = *find_driver();
   if (given != nullptr) {

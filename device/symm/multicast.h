@@ -1,7 +1,7 @@
-// NVLink multicast among the ranks whose memory is mapped. One multicast object of the driver is as long as a
-// slot of the heap. An access to one of its addresses goes to the same offset of all slots. Windows bind
-// their memory to the object. Multicast is used only if the user enables it and all drivers support it;
-// otherwise this code makes no driver calls.
+// NVLink multicast between the ranks whose memory is mapped. A single multicast object of the driver is as
+// long as a slot of the heap. An access to an address of the object accesses the same offset of all slots.
+// Windows bind their memory to the object. Multicast is used only if the user enables it and all drivers
+// support it. Otherwise this code makes no driver calls.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,9 @@
 
 namespace verbena::symm {
 
-// Agrees on whether all ranks use multicast. Collective. Returns the number of bytes of which slots and
-// windows must be multiples, or 0 if there is no multicast; then a log line has the reason.
+// Agrees on whether all ranks use multicast. Collective. Returns the unit in bytes: the sizes of slots and
+// windows must be multiples of it. Returns 0 if multicast is not used; in this case a log line has the
+// reason.
 base::Result<uint64_t> agree_on_multicast(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                           base::MemoryOwner owner);
 
@@ -38,8 +39,9 @@ class MulticastBinding {
 
 class Multicast {
  public:
-  // Creates the object, after agree_on_multicast() has returned `unit_bytes`. Collective. Afterwards either
-  // all ranks can bind memory, or none can, and a log line has the reason. Fails only if the bootstrap fails.
+  // Creates the object, after agree_on_multicast() has returned `unit_bytes`. Collective. Afterwards, either
+  // all ranks can bind memory, or no rank can, and a log line has the reason. Returns an error only if the
+  // bootstrap fails.
   static base::Result<Multicast> make(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                       base::MemoryOwner owner, uint64_t slot_bytes, uint64_t unit_bytes);
   Multicast() = default;
@@ -48,15 +50,15 @@ class Multicast {
   ~Multicast();
 
   bool is_there() const { return begin_ != 0; }
-  // The difference between a multicast address and an address in this rank's slot, which begins at `slot`; 0
-  // without multicast.
+  // Returns the difference between a multicast address and an address in this rank's slot, which begins at
+  // `slot`. Returns 0 without multicast.
   uint64_t delta_from(const std::byte* slot) const;
-  // Binds this rank's memory. Kernels may use the multicast address once all ranks have bound theirs.
+  // Binds this rank's memory. Kernels may use the multicast address once all ranks have bound their memory.
   base::Result<MulticastBinding> bind(uint64_t offset, const base::MemoryPiece& own) const;
 
  private:
   explicit Multicast(int gpu, uint64_t length_bytes) : gpu_(gpu), length_bytes_(length_bytes) {}
-  // The steps of make(). Each returns why this rank cannot continue; empty if it can.
+  // The steps of make(). Each step returns why this rank cannot continue, or an empty text if it can.
   std::string create(uint32_t count_gpus, base::FileDescriptor& shared);
   std::string join(const base::FileDescriptor* given);
   std::string map(uint64_t unit_bytes);

@@ -24,7 +24,7 @@ void take_alone(Reach& reach, uint32_t rank) {
   reach.own_slot = 0;
 }
 
-// Tests whether memory of every peer can be mapped, since only a trial shows what links, drivers and
+// Tests whether the memory of every peer can be mapped, because only a trial shows what links, drivers and
 // containers allow. Collective.
 base::Result<bool> try_mapping(bootstrap::Bootstrap& bootstrap, const Reach& reach, base::MemoryOwner owner) {
   const auto granularity = base::measure_granularity(owner);
@@ -77,8 +77,8 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   reach.own_slot = static_cast<uint32_t>(reach.slot_of[bootstrap.rank()]);
   const auto firsts = bootstrap.gather(reach.first_rank());
   if (!firsts) return firsts.error();
-  // All ranks with the same first rank must have the same ranks in reach; otherwise one of them reports it
-  // here.
+  // All ranks with the same first rank must have the same ranks in reach. Otherwise one of these ranks
+  // reports the error here.
   base::Outcome state;
   for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;

@@ -19,8 +19,9 @@ base::Error pass_on(const std::string& cause) {
   return base::fail(Status::kSystem, "symm: %s", cause.c_str());
 }
 
-// Calls step(rank) for each rank until one fails, and returns that error. Includes this rank and the mapped
-// ranks, because where NICs update words, they do so for all ranks (symm_word.cuh).
+// Calls step(rank) for each rank until a call fails, and returns the error of this call. The ranks include
+// this rank and the ranks whose memory is mapped, because if NICs update words, they update the words of all
+// ranks (symm_word.cuh).
 template <typename Step>
 Outcome for_all(uint32_t count_ranks, const Step& step) {
   for (uint32_t rank = 0; rank < count_ranks; ++rank) {
@@ -44,7 +45,7 @@ base::Result<uint64_t> draw_nonce(Bootstrap& bootstrap) {
   return all->front();
 }
 
-// Returns one rank's part of a table with equal parts.
+// Returns one rank's part of a table whose parts have the same length.
 std::span<const std::byte> part_of(const std::vector<std::byte>& table, size_t part_bytes, uint32_t rank) {
   return std::span(table).subspan(rank * part_bytes, part_bytes);
 }

@@ -1,5 +1,6 @@
-// RDMA for kernels: an endpoint, the put queues of this rank's kernels, and the proxy between them. It serves
-// the ranks whose memory is not mapped, and other ranks for operations that only NICs may do.
+// RDMA for kernels. It consists of an endpoint, the put queues of this rank's kernels, and the proxy between
+// queues and endpoint. Operations on ranks whose memory is not mapped use it; operations on all other ranks
+// use it only if a NIC must carry them out.
 #pragma once
 
 #include <memory>
@@ -26,12 +27,12 @@ class Remote {
   // Collective.
   base::Outcome add_window(bootstrap::Bootstrap& bootstrap, const Window& window,
                            const base::MappedPiece& memory);
-  // Removes a window. No operation of any rank on it may be outstanding.
+  // Removes a window. No operation on the window may be outstanding on any rank.
   void remove_window(const Window& window);
   // Waits until all requests of finished kernels are complete. Any thread may call it.
   base::Outcome quiet() { return proxy_->quiet(); }
   bool has_stopped() const { return proxy_->is_stopping(); }
-  // The text of the first failure; empty if there was none.
+  // Returns the text of the first failure, or an empty text if there was none.
   std::string error() const { return proxy_->error(); }
   void fail(const std::string& cause) { proxy_->fail(cause); }
   // Stops taking requests from the queues.

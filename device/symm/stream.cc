@@ -89,8 +89,8 @@ Outcome check_range(const Team& team, const Range& range, bool needs_network) {
       static_cast<unsigned long long>(range.source), static_cast<unsigned long long>(range.destination));
 }
 
-// Checks everything for which the kernel would return kInvalid or kUnreachable, because nobody reads its
-// result.
+// Checks everything for which the kernel would return kInvalid or kUnreachable, because nobody reads the
+// kernel's result.
 Outcome check_call(const Team& team, const StreamCall& call) {
   using enum StreamCall::Kind;
   const SymmContext& context = team.context();
@@ -127,7 +127,7 @@ Outcome check_call(const Team& team, const StreamCall& call) {
 }
 
 uint32_t count_blocks(const Team& team, const StreamCall& call) {
-  // One request to a NIC is enough.
+  // Copies by a NIC need only one block, which makes one request.
   if (!is_copy_call(call) || !reaches(team.context(), team, call.peer)) return 1;
   if (call.kind == StreamCall::Kind::kPutPieces) return static_cast<uint32_t>(call.value);
   const uint64_t parts = (call.length_bytes + kStreamBlockBytes - 1) / kStreamBlockBytes;

@@ -1,5 +1,5 @@
 // Calls of symmetric memory on streams. Each call launches a kernel of the library, so that applications need
-// no kernel of their own. May be captured in a CUDA graph.
+// no kernels. The calls may be captured in a CUDA graph.
 #pragma once
 
 #include <span>
@@ -10,8 +10,9 @@
 
 namespace verbena::symm {
 
-// Enqueues calls of a member on a CUstream of the current GPU. If any call is invalid, enqueues none. Fails
-// for operations that need the network of a borrowed heap. Any thread may call.
+// Enqueues calls of a team's member on a CUstream of the current GPU. If any call is invalid, enqueues no
+// call. Returns an error for operations that need the network of a borrowed heap. Any thread may call this
+// function.
 base::Outcome enqueue_calls(const Team& team, std::span<const StreamCall> calls, void* stream);
 
 }  // namespace verbena::symm

@@ -1,4 +1,4 @@
-// Compiled to PTX, which the driver loads. Does not need CUDA's headers.
+// This file is compiled to PTX, which the driver loads. It does not need CUDA's headers.
 #include "device/symm/stream_kernel.cuh"
 
 extern "C" __attribute__((global)) void verbena_stream_call(const verbena::SymmContext* context,

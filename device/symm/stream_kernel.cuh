@@ -20,7 +20,8 @@ VERBENA_DEVICE void copy_in_parts(const StreamCall& call, const Copy& copy) {
        rest < part ? rest : part);
 }
 
-// Runs with kStreamThreads threads per block, and one block, except for copies to and from mapped memory.
+// Runs a call, with kStreamThreads threads per block. All calls use one block, except copies to and from
+// mapped memory.
 VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall& call) {
   const device::BlockGroup block;
   switch (call.kind) {
@@ -28,7 +29,8 @@ VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall
       static_cast<void>(device::symm_barrier(context, call.number, block));
       return;
     case StreamCall::Kind::kSignal:
-      // Takes effect after all puts of earlier kernels of the stream, by any block.
+      // The signal takes effect after all puts of earlier kernels of the stream, whichever block has made
+      // them.
       device::symm_signal_after_puts(context, call.number, call.peer, call.value,
                                      static_cast<SymmSignalOperation>(call.operation), block);
       return;

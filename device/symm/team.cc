@@ -7,9 +7,9 @@
 namespace verbena::symm {
 namespace {
 
-constexpr uint64_t kLineBytes = 128;  // cache line of a GPU, which two teams must not share
+constexpr uint64_t kLineBytes = 128;  // a cache line of a GPU, which two teams must not share
 
-// The layout of one team's words: offsets in words.
+// The layout of one team's words. All offsets are in words.
 struct WordPlan {
   explicit WordPlan(uint64_t count_members) : rounds(arrivals + kSymmBarrierRows * count_members) {}
 
@@ -22,7 +22,7 @@ struct WordPlan {
   uint64_t end() const { return failure() + 1; }
 };
 
-// Aligned for 16-byte words in derived structures, on the host too.
+// The image must be aligned for 16-byte words in derived structures, even on the host.
 static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16 && sizeof(SymmContext) % 16 == 0);
 
 constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
@@ -73,7 +73,7 @@ void Team::describe_members(SymmContext& context, const Reach& reach, const Heap
     if (ranks().size() <= 64) context.lsa_mask |= uint64_t{1} << member;
   }
   context.has_remote = context.lsa_size < context.team_size;
-  // The multicast address reaches all mapped ranks, members or not.
+  // The multicast address reaches all mapped ranks, even ranks that are not members.
   if (static_cast<uint32_t>(context.lsa_size) != reach.count_slots) context.multicast_delta = 0;
 }
 

@@ -1,5 +1,5 @@
-// A team: ranks of a context with separate words in every rank's heap, and the SymmContext by which kernels
-// use it.
+// A team of ranks of a context. It has separate words in every rank's heap, and the SymmContext by which
+// kernels use the team.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace verbena::symm {
 
-// Returns the bytes of a team's words in the heap, for a world of `count_ranks` ranks.
+// Returns the size in bytes of a team's words in the heap, for a world of `count_ranks` ranks.
 uint64_t measure_team_words(uint32_t count_ranks);
 
 // Returns whether SymmContext::failure reports an invalid call rather than a timed-out wait.
@@ -25,8 +25,8 @@ constexpr bool is_refused_call(uint64_t failure) {
   return static_cast<SymmWait>(failure & 0xff) == SymmWait::kCall;
 }
 
-// The first failure in a kernel of any member: a timed-out wait (kTimeout) or an invalid call
-// (kInvalidArgument), with its description; kOk if there is none.
+// The first failure in a kernel of any member, with its description. The failure is a timed-out wait
+// (kTimeout) or an invalid call (kInvalidArgument); kOk means that there is none.
 struct TeamFailure {
   base::Status status = base::Status::kOk;
   std::string text;
@@ -35,7 +35,7 @@ struct TeamFailure {
 // The properties that distinguish a team from other teams of the context.
 struct TeamParts {
   std::string name;
-  uint64_t words = 0;             // offset in the heap of the team's words, which are zero
+  uint64_t words = 0;             // offset of the team's words in the heap; the words are zero
   std::vector<std::byte> behind;  // data for kernels that follows the context and the backend's extension
 };
 
@@ -58,7 +58,8 @@ class Team {
   // The context, for kernels that take it by value. Its pointers are GPU addresses and are valid as long as
   // the team lives. The backend's extension and TeamParts::behind follow it in memory.
   const SymmContext& context() const { return *reinterpret_cast<const SymmContext*>(image_.data()); }
-  // The difference between the member's address and this rank's address, or kSymmOutOfReach.
+  // Returns the difference between the member's addresses and this rank's addresses in bytes, or
+  // kSymmOutOfReach.
   int64_t delta_bytes(uint32_t member) const { return deltas_[member]; }
   // The context in GPU memory.
   const SymmContext* device_context() const { return static_cast<const SymmContext*>(memory_.device()); }

@@ -1,5 +1,5 @@
-// Detects dead ranks while kernels run. Otherwise kernels would wait for a dead peer until their timeout. A
-// separate thread checks every kLookMs between collective calls.
+// Detects dead ranks while kernels run. Otherwise kernels would wait for a dead peer until they time out.
+// Between collective calls, a separate thread checks every kLookMs milliseconds.
 #pragma once
 
 #include <condition_variable>
@@ -16,8 +16,9 @@ class Watch {
  public:
   static constexpr int64_t kLookMs = 200;
 
-  // Holds the mutex `calls` during a check, as collective calls do, and skips the check if another thread
-  // holds it. Calls `on_loss` at most once, on its own thread, with the cause. All arguments must outlive it.
+  // Starts the thread. The thread holds the mutex `calls` during a check, as collective calls do, and skips
+  // the check if another thread holds the mutex. It calls `on_loss` at most once, with the cause. All
+  // arguments must outlive the Watch.
   Watch(bootstrap::Bootstrap& bootstrap, std::mutex& calls, std::function<void(const std::string&)> on_loss);
   ~Watch();
   Watch(const Watch&) = delete;

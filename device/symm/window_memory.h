@@ -1,5 +1,5 @@
-// The memory of a window: this rank's memory and that of the mapped ranks, at the same offset of their slots.
-// A borrowed heap has none.
+// The memory of a window: this rank's memory and the memory of the mapped ranks, at the same offset of every
+// slot. Windows of a borrowed heap have no WindowMemory.
 #pragma once
 
 #include <vector>

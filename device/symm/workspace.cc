@@ -10,7 +10,7 @@ constexpr uint64_t round_up(uint64_t value) {
   return (value + kSymmSlotUnit - 1) / kSymmSlotUnit * kSymmSlotUnit;
 }
 
-// The offsets of the parts of a workspace's window: words, epochs, slots.
+// The offsets of the parts of a workspace's window, which are words, epochs and slots.
 struct WorkspacePlan {
   WorkspacePlan(const WorkspaceShape& shape, uint64_t count_members)
       : epochs(round_up(measure_team_words(static_cast<uint32_t>(count_members)))),

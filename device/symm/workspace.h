@@ -1,5 +1,5 @@
-// A workspace: memory in the heap for one stream of a team, with separate words, epochs and slots, and the
-// SymmWorkspace by which kernels use it.
+// A workspace of a team, for one stream. It consists of memory in the heap with separate words, epochs and
+// slots, and of the SymmWorkspace by which kernels use the workspace.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ struct WorkspaceShape {
   uint64_t slots_bytes = 0;  // maximum bytes of all slots together
   uint32_t blocks = 0;
 
-  // Returns the length of a window for teams of up to `count_members` members.
+  // Returns the length of a workspace's window in bytes, for teams of up to `count_members` members.
   uint64_t measure(uint64_t count_members) const;
-  // Returns the bytes of one slot in such a team; 0 if there is no space or slots_bytes is 0.
+  // Returns the size of one slot in bytes in such a team, or 0 if there is no space or slots_bytes is 0.
   uint64_t slot_bytes(uint64_t count_members) const;
 };
 
-// A workspace. Its context owns it.
+// A workspace. The context owns it.
 struct Workspace {
   Context* context = nullptr;
   ContextWindow* window = nullptr;
@@ -35,7 +35,7 @@ struct Workspace {
 };
 
 // Creates the team of a workspace, in memory of the calling thread's current GPU. `window_offset` is the
-// offset in the heap of the workspace's window, whose memory is zero.
+// offset of the workspace's window in the heap. The window's memory must be zero.
 base::Result<std::unique_ptr<Team>> make_workspace_team(const TeamPlace& place, const WorkspaceShape& shape,
                                                         const std::string& name, const Reach& reach,
                                                         const Heap& heap, uint64_t window_offset,

@@ -1,6 +1,6 @@
 /* Creates contexts over the symmetric memory of NCCL or NVSHMEM, for kernels that use
- * verbena/device/backends. The application must have loaded and initialised NCCL or NVSHMEM. The calls of
- * verbena.h apply to these contexts and to their windows, teams and errors. With VERBENA_SYMM_PATH=rdma, all
+ * verbena/device/backends. The application must have loaded and initialised NCCL or NVSHMEM. All calls of
+ * verbena.h work on these contexts, and on their windows, teams and errors. With VERBENA_SYMM_PATH=rdma, all
  * peers are reached over the network of NCCL or NVSHMEM instead of by loads and stores.
  */
 #ifndef VERBENA_BACKENDS_H
@@ -16,8 +16,9 @@ extern "C" {
 
 struct ncclComm;
 /* Creates a context with the ranks of an NCCL communicator. Collective over the communicator, whose GPU must
- * be current. The context exchanges data by the communicator's all-gather. Its heap is one symmetric window
- * of the communicator. The window has heap_bytes bytes plus the size of the teams' signal and barrier words.
+ * be current. The context exchanges data by the communicator's all-gather. The context's heap is one
+ * symmetric window of the communicator, with heap_bytes bytes plus the size of the teams' signal and barrier
+ * words.
  * @param communicator  must outlive the context
  * @param heap_bytes    bytes for windows, the same on all ranks
  * @param context       receives the context; free it with verbena_context_destroy()
@@ -48,10 +49,10 @@ VERBENA_API verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, v
  * @param heap_bytes  bytes for windows, the same on all ranks
  * @param context     receives the context; free it with verbena_context_destroy() */
 VERBENA_API verbena_result verbena_nvshmem_context_create(size_t heap_bytes, verbena_context** context);
-/* Initialises NVSHMEM's device state in a module that was loaded at run time, for kernels of the module that
- * use such contexts. Call this function once per module, before the first launch of a kernel of the module,
- * and not during graph capture. Modules that are linked into the application need no call, because NVSHMEM
- * itself initialises them.
+/* Initialises NVSHMEM's device state in a module that was loaded at run time, so that the module's kernels
+ * can use NVSHMEM contexts. Call this function once per module, before the first launch of a kernel of the
+ * module, and not during graph capture. Modules that are linked into the application need no call, because
+ * NVSHMEM itself initialises them.
  * @param module  a CUmodule */
 VERBENA_API verbena_result verbena_nvshmem_prepare_module(void* module);
 
@@ -70,10 +71,11 @@ VERBENA_API verbena_result verbena_context_gather(verbena_context* context, cons
 typedef struct {
   const char* tuning_file; /* VERBENA_TUNING_FILE; "" if it is "none" or "auto". A static string */
   uint32_t algorithm;      /* VERBENA_OPS_ALGORITHM, a verbena_ops_algorithm */
-  uint32_t checks_calls;   /* VERBENA_OPS_CHECK; 1: the ranks compare the arguments of each call */
+  uint32_t checks_calls;   /* VERBENA_OPS_CHECK; 1 if the ranks compare the arguments of each call */
 } verbena_ops_settings;
 VERBENA_API verbena_result verbena_get_ops_settings(verbena_ops_settings* settings);
-/* Returns 1 if ranks may use loads and stores, or 0 if VERBENA_SYMM_PATH is rdma. */
+/* Returns 1 if ranks may access each other's memory by loads and stores, or 0 if VERBENA_SYMM_PATH is
+ * rdma. */
 VERBENA_API int verbena_uses_loads_and_stores(void);
 
 #ifdef __cplusplus

@@ -1,13 +1,13 @@
 // One-sided RDMA operations between the ranks of a group. The operations put and get bytes, and write, add to
 // and read 64-bit words. They access memory that the peer has registered, without the peer's CPU.
 //
-// Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses, and
-// connect(). For each region of memory, call add_region(), exchange its region_address(), and call
-// add_remote_region(). Then post operations, ring() and poll().
+// Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses with the
+// peer, and call connect(). For each region of memory, call add_region(), exchange its region_address(), and
+// call add_remote_region(). Then post operations, ring() and poll().
 //
 // Order: a lane is an ordered channel to one peer. Gets and operations on words take effect at the peer after
-// all operations that were posted earlier on the same lane. Therefore a rank that reads a word also sees the
-// bytes of all earlier puts. The following are not ordered:
+// all operations that were posted earlier on the same lane. Therefore a rank that sees the new value of a
+// word also sees the bytes of all earlier puts on that lane. The following are not ordered:
 // - operations on different lanes
 // - a put and earlier operations: with several rails or adaptive routing, the put may overtake them
 // - the result of an add or a get, and later operations: to order them, use fence()
@@ -16,10 +16,10 @@
 // Rails: an endpoint uses up to `rails` ports, namely the ports nearest to its GPU. A long put is split over
 // all rails; every other operation uses a single rail. If a rail fails, its operations continue on the other
 // rails, or on the same rail once it recovers. Each write or add to a word takes effect exactly once; if this
-// cannot be guaranteed, the peer is marked as failed. A put is not repeated after a word that was posted
-// later has become visible. If an add takes effect but its result is lost, its completion reports this
-// (is_answer_lost). Failover needs a TCP connection between the two ends, and both ends must call poll().
-// With VERBENA_FAILOVER=0, the peer fails at the first error.
+// cannot be guaranteed, the peer is marked as failed. Once the effect of an operation on a word is visible,
+// the puts that were posted earlier are not repeated. If an add takes effect but its result is lost, its
+// completion reports this (is_answer_lost). Failover needs a TCP connection between the two ends, and both
+// ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
 //
 // Atomicity: all adds to the memory of one rank are atomic with respect to each other, whichever rank and
 // lane they come from, because a single device of that rank executes them one at a time. They are not atomic
@@ -44,19 +44,21 @@ namespace verbena {
 struct EndpointOptions {
   uint32_t rank = 0;
   uint32_t count_ranks = 1;
-  uint64_t nonce = 0;              // identifies the group; an address with another nonce is refused
-  int gpu = -1;                    // CUDA ordinal of the GPU whose nearest ports are used; -1: uses the first
-                                   // healthy ports
-  std::string device_filter = {};  // device names, in the format of VERBENA_HCA; empty: VERBENA_HCA is used
+  uint64_t nonce = 0;              // identifies the group; connect() refuses an address with a different
+                                   // nonce
+  int gpu = -1;                    // CUDA ordinal of the GPU whose nearest ports are used; -1 selects the
+                                   // first healthy ports
+  std::string device_filter = {};  // device names, in the format of VERBENA_HCA; if empty, VERBENA_HCA
+                                   // applies
   uint32_t rails = 4;              // max number of ports, 1 to 8; the same on all ranks
   uint32_t lanes = 1;              // lanes per peer, 1 to 16, with a queue pair on each rail; same on all
                                    // ranks
   uint32_t send_depth = 256;       // max operations in flight per lane and per queue pair, 16 to 32768
   uint32_t max_regions = 65536;    // region ids are 0 to max_regions - 1
-  uint64_t max_message_bytes = 0;  // longer transfers are split; 0: the device's limit
-  bool pushes_all_gets = false;    // for tests: executes every get and add as one of GPU memory
-  bool is_observed = false;        // adds the endpoint to VERBENA_STATS and VERBENA_TRACE files and state
-                                   // dumps
+  uint64_t max_message_bytes = 0;  // longer transfers are split; 0 means the device's limit
+  bool pushes_all_gets = false;    // for tests: handles every get and add as if its memory were GPU memory
+  bool is_observed = false;        // true if the files of VERBENA_STATS and VERBENA_TRACE and the state dumps
+                                   // should include the endpoint
 };
 
 // The result of posting an operation.
@@ -72,8 +74,8 @@ struct EndpointMemory {
   uint64_t bytes = 0;
   int dmabuf_fd = -1;          // owned by the caller, who may close it after the call
   uint64_t dmabuf_offset = 0;  // bytes from the start of the dma-buf to `address`
-  // false: no thread polls this memory, so the bytes of puts may become visible in any order (PCIe relaxed
-  // ordering).
+  // False if no thread polls this memory. The bytes of puts may then become visible in any order (PCIe
+  // relaxed ordering).
   bool is_ordered = true;
 };
 
@@ -98,8 +100,8 @@ struct EndpointCompletion {
   bool has_failed;      // the peer has failed, and its lanes get no more completions. Operations beyond the
                         // first count_done may or may not have taken effect. error(peer) returns the reason
   uint64_t count_done;  // number of operations on this lane, since connect(), that are complete at the peer
-  uint64_t cookie;      // cookie of the completed operation; 0: the completion only counts
-  uint64_t value;       // the word's value that read_word() has read, or the value before an update
+  uint64_t cookie;      // cookie of the completed operation; 0 if the completion only reports count_done
+  uint64_t value;       // the value that read_word() has read, or the word's value before an update
   bool is_answer_lost = false;  // the update took effect, but a failed rail lost `value`
 };
 
@@ -109,8 +111,9 @@ class Endpoint {
   // @return null if no port is usable or an option is out of range; *error and the log have the reason
   static std::unique_ptr<Endpoint> open(const EndpointOptions& options, std::string* error);
   // Closes the endpoint. Operations in flight may or may not take effect. A rank that carries out adds for
-  // its peers (add_by_agents()) first answers those that have come, for half a second at most. Otherwise
-  // this does not wait. The caller may free the memory of all regions afterwards.
+  // its peers (add_by_agents()) first answers the adds that have already arrived, for at most half a second.
+  // In all other cases the destructor does not wait. The caller may free the memory of all regions
+  // afterwards.
   virtual ~Endpoint() = default;
 
   // Returns the names of the rails, each as `<device>:<port>`, separated by `, `.
@@ -121,9 +124,10 @@ class Endpoint {
   // Returns true if GPU memory must be registered as a dma-buf, or false if it can be registered by its
   // address.
   virtual bool wants_dmabuf() const = 0;
-  // Returns true if the devices of this rank have RDMA atomics. If those of any rank of the group have none,
-  // call add_by_agents() on all ranks, before local_address(): each rank then carries out the adds to its own
-  // words in poll(), which all ranks must call. A rank whose own devices have none does so anyway.
+  // Returns true if this rank's devices have RDMA atomics. If the devices of any rank of the group have none,
+  // call add_by_agents() on all ranks, before local_address(). Each rank then carries out the adds to its own
+  // words in poll(), so all ranks must call poll(). A rank whose own devices have no RDMA atomics carries out
+  // these adds even without the call.
   virtual bool has_atomics() const { return true; }
   virtual void add_by_agents() {}
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.
@@ -156,8 +160,8 @@ class Endpoint {
   // The operations. Each operation is checked against the bounds of both regions, and is sent when ring() is
   // called, or earlier. Once an operation is complete, its local memory may be reused, and a GPU or CPU may
   // read the bytes of a get.
-  // @param cookie  other than 0: the operation has its own completion, with this cookie; 0: the operation has
-  //                no separate completion, which is cheaper
+  // @param cookie  any value other than 0 requests a completion for this operation, with this cookie; 0
+  //                requests no separate completion, which is cheaper
   virtual Posting put(const Transfer& transfer, uint64_t cookie) = 0;
   virtual Posting get(const Transfer& transfer, uint64_t cookie) = 0;
   virtual Posting write_word(const RemoteWord& word, uint64_t value, uint64_t cookie) = 0;
@@ -178,8 +182,8 @@ class Endpoint {
   // of entries written to `out`.
   virtual uint32_t poll(std::span<EndpointCompletion> out) = 0;
 
-  // Marks the peer as failed with the given cause, for example if the caller's own timeout has expired. Has
-  // no effect if the peer has already failed.
+  // Marks the peer as failed with the given cause, for example after a timeout of the caller. The call has no
+  // effect if the peer has already failed.
   virtual void give_up(uint32_t peer, const std::string& cause) = 0;
   // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty if the peer has not
   // failed. Only the driver may call it.

@@ -26,9 +26,10 @@ extern "C" {
 
 typedef struct verbena_queue verbena_queue;
 
-/* In place of a spinning time, for readers: if messages come at regular intervals, a waiting reader sleeps until
- * shortly before the next message is expected and spins until shortly after. It spins for at most a quarter of
- * the interval, or all the time if the interval is shorter than 0.8 ms. Otherwise a wait spins for 20 us. */
+/* Value of spin_us for readers. If messages come at regular intervals, a waiting reader sleeps until shortly
+ * before the next message is expected and spins until shortly after. It spins for at most a quarter of the
+ * interval, or all the time if the interval is shorter than 0.8 ms. If messages come at irregular intervals,
+ * a wait spins for 20 us before it sleeps. */
 #define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
 
 /* Opaque handle of a queue. The application copies the handle to the readers. */
@@ -40,17 +41,19 @@ typedef struct {
 typedef struct {
   uint32_t count_readers; /* 1 to 256 */
   uint32_t count_chunks;  /* number of chunks of the ring, 2 to 65536; limits the messages in flight */
-  size_t chunk_bytes;     /* 1 or more; longer messages take several chunks */
-  int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1: never sleeps;
-                             VERBENA_QUEUE_SPIN_ADAPTIVE: 20 us */
-  const char* address;    /* numeric IP address to listen on; NULL: the address of VERBENA_SOCKET_IFNAME */
-  const uint32_t* reader_ranks; /* [count_readers] ranks of the readers, for error messages. NULL: no reader
-                                   has a rank; an entry VERBENA_QUEUE_ANY_READER: this reader has no rank */
+  size_t chunk_bytes;     /* size of a chunk, 1 or more; longer messages take several chunks */
+  int64_t spin_us;        /* how long a call spins before it sleeps, microseconds; -1 means that it never
+                             sleeps, and VERBENA_QUEUE_SPIN_ADAPTIVE means 20 us */
+  const char* address;    /* numeric IP address to listen on; NULL selects the address of
+                             VERBENA_SOCKET_IFNAME */
+  const uint32_t* reader_ranks; /* [count_readers] ranks of the readers, for error messages. NULL if no reader
+                                   has a rank; an entry is VERBENA_QUEUE_ANY_READER if that reader has no
+                                   rank */
 } verbena_queue_options;
 
 /* Creates a writer. The ring is anonymous shared memory of count_chunks * chunk_bytes bytes. The system
  * allocates its pages when they are first used.
- * @param options  copied
+ * @param options  copied by the call
  * @param queue    receives the queue; free it with verbena_queue_destroy() */
 VERBENA_API verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue);
 /* Returns the handle that readers pass to verbena_queue_attach(). */
@@ -62,15 +65,16 @@ VERBENA_API verbena_result verbena_queue_get_address(const verbena_queue* queue,
 #define VERBENA_QUEUE_ANY_READER 0xffffffffu
 /* Creates a reader, without waiting until the reader is connected.
  * @param handle   from verbena_queue_get_handle()
- * @param reader   this reader's number, 0 to count_readers - 1, unique; VERBENA_QUEUE_ANY_READER: the highest
- *                 free number
- * @param spin_us  how long a call spins before it sleeps, microseconds; -1: never sleeps;
- *                 VERBENA_QUEUE_SPIN_ADAPTIVE: chosen from the intervals between messages
+ * @param reader   this reader's number, 0 to count_readers - 1, unique; VERBENA_QUEUE_ANY_READER selects the
+ *                 highest free number
+ * @param spin_us  how long a call spins before it sleeps, microseconds; -1 means that it never sleeps. With
+ *                 VERBENA_QUEUE_SPIN_ADAPTIVE, the reader derives the time from the intervals between
+ *                 messages
  * @param queue    receives the queue; free it with verbena_queue_destroy() */
 VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* handle, uint32_t reader,
                                                 int64_t spin_us, verbena_queue** queue);
 /* Waits until the writer and all readers are connected.
- * @param timeout_ms  milliseconds; -1: VERBENA_BOOTSTRAP_TIMEOUT_MS
+ * @param timeout_ms  milliseconds; -1 selects VERBENA_BOOTSTRAP_TIMEOUT_MS
  * @return VERBENA_TIMEOUT if the writer or a reader is not connected; the error names all missing ends */
 VERBENA_API verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms);
 /* Returns 1 if this end uses shared memory only, otherwise 0. A reader uses shared memory only if it is on
@@ -106,9 +110,9 @@ typedef struct {
 /* Writes one message of any length. The message is the concatenation of all parts.
  * @param parts  [count]
  * @param count  number of parts
- * @return VERBENA_TIMEOUT if a reader did not free a chunk in time. The message was not written, and the
- *         error names the reader and how long it has held the chunk;
- *         VERBENA_REMOTE_ERROR if a reader has died. The error names the reader, and all later calls fail
+ * @return VERBENA_TIMEOUT if a reader did not free a chunk in time: the message was not written, and the
+ *         error names the reader and says how long it has held the chunk;
+ *         VERBENA_REMOTE_ERROR if a reader has died: the error names the reader, and all later calls fail
  *         until verbena_queue_drop_reader() */
 VERBENA_API verbena_result verbena_queue_enqueue(verbena_queue* queue, const verbena_queue_part* parts,
                                                  size_t count, int64_t timeout_ms);

@@ -1,39 +1,43 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
- * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the GPU.
- * Within a host a row goes once to each rank, however many of its experts are there, in one NVLink hop. Between
- * hosts a row goes once to each host, over NICs, and one sum of each host comes back. Results have the same bits
- * in every run.
+ * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the
+ * GPU. Within a host, a dispatch sends a row only once to each rank, in one NVLink hop, even if several of
+ * the row's experts are on that rank. Between hosts, it sends a row only once to each host, over NICs, and
+ * the combine returns one sum from each host. Every run gives results with the same bits.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
  *   verbena_moe_dispatch(moe, &dispatch, stream);        // rows, ids -> output, handle
- *   ... the experts read output and, in the handle, counts, ids and weights ...
- *   verbena_moe_combine(moe, &combine, stream);          // their rows, handle -> one row for each token
+ *   ... the experts read the output, and the counts, ids and weights in the handle ...
+ *   verbena_moe_combine(moe, &combine, stream);          // the experts' rows, handle -> one row per token
  *
- * Experts are numbered 0 to experts - 1; rank r has those from r * experts / ranks on. Every rank makes the
- * same calls in the same order, with the same row_bytes, scale_bytes, order and blocks, and with rows by rank or
- * grouped by expert on all of them; the number of tokens, ids, addresses and streams are each rank's own. A rank
- * with 0 tokens makes the calls too.
+ * Experts are numbered 0 to experts - 1. Each rank has experts / ranks experts, and the first expert of rank
+ * r has number r * experts / ranks. Every rank must make the same calls in the same order, with the same
+ * row_bytes, scale_bytes, order and blocks. A dispatch must group its rows by rank on all ranks, or by expert
+ * on all ranks. The number of tokens, the ids, the addresses and the streams may differ between ranks. A rank
+ * without tokens must make the calls, too.
  *
  * An id that is negative or not below `experts` names no expert: that slot of the token is not sent and adds
- * nothing. A token without any expert is not sent, and its combined row is zeros. An expert that is twice in
- * the ids of a token counts twice.
+ * nothing. A token without any expert is not sent, and its combined row is zeros. An expert that appears
+ * twice in a token's ids counts twice.
  *
- * Threads: one thread at a time uses a verbena_moe. Streams: calls of one verbena_moe run one after the
- * other; to continue in another stream, order the two streams by an event. Batches that overlap need a
- * verbena_moe each. Several handles may be alive: a combine names the handle of its dispatch. Graph capture:
- * dispatch and combine enqueue kernels, never allocate and never synchronise; ids, weights and
- * rows are read when the kernel runs, so they may change from replay to replay.
+ * Threads: only one thread at a time may use a verbena_moe. Streams: the calls of one verbena_moe must run
+ * one after the other. To continue on a different stream, make the new stream wait for an event that was
+ * recorded on the old stream. Use a separate verbena_moe for each of several batches that overlap. An
+ * application may keep several handles: a combine takes the handle that its dispatch wrote. Graph capture:
+ * dispatch and combine enqueue kernels, never allocate and never synchronise. Kernels read ids, weights and
+ * rows when they run, so these may change between replays.
  *
- * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. Then the outputs of the call are bytes of 0xff
- * (NaN, ids and sources of -1) and counts are 0, also in all later calls, and the next call returns
- * VERBENA_TIMEOUT and names the late rank. The CUDA context lives; verbena_moe_reset() on all ranks
- * makes the exchange usable again.
+ * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. After a timeout, this call and all later calls
+ * fill their outputs with 0xff bytes (NaN; ids and sources are -1) and set counts to 0. The next call returns
+ * VERBENA_TIMEOUT and names the late rank. The CUDA context stays valid. To continue, call
+ * verbena_moe_reset() on all ranks.
  *
- * Several hosts: 2 to 8, with the same number of ranks on each, and a context whose network is Verbena's own
- * (verbena_context_create()). The counterparts of a rank have the same place among the ranks of the other hosts.
- * A rank's rows reach another host by its counterpart there, which passes them on and in a combine adds the rows
- * of its host: the phase RECEIVE does both, so a call makes no progress between hosts before all ranks' RECEIVE.
+ * Several hosts: a team may span 2 to 8 hosts, with the same number of ranks on each. Its context must use
+ * Verbena's own network (verbena_context_create()). The counterparts of a rank are the ranks that have the
+ * same index on the other hosts. A rank sends its rows for another host to its counterpart on that host. The
+ * counterpart forwards the rows to the other ranks of its host and, in a combine, adds up the rows of its
+ * host. The counterpart forwards and adds rows in the phase RECEIVE. Therefore, between hosts, a call makes
+ * progress only once all ranks have started RECEIVE.
  */
 #ifndef VERBENA_MOE_H
 #define VERBENA_MOE_H
@@ -46,208 +50,226 @@ extern "C" {
 
 typedef struct verbena_moe verbena_moe;
 
-/* Options of verbena_moe_create(). The same on all ranks. */
+/* Options of verbena_moe_create(). They must be the same on all ranks. */
 typedef struct {
-  uint32_t experts;         /* of all ranks, 1 to 4096, a multiple of the team's size */
-  uint32_t max_tokens;      /* of a rank in a call, 1 to 4096; between R > 16 ranks 2048 / R * 32 at most */
-  uint32_t top_k;           /* experts of a token, 1 to 32 */
-  uint32_t hidden;          /* elements of a combined row, of 16 bits each; a multiple of 8 */
-  uint32_t max_row_bytes;   /* of a dispatched row, a multiple of 16; 0: 2 * hidden */
-  uint32_t max_scale_bytes; /* of a dispatched row's scales; 0: there are none */
-  /* 1: VERBENA_MOE_EXACT is possible. Memory for combined rows is then top_k rows a token, not
-   * min(ranks, top_k). 0 if the team spans hosts. */
+  uint32_t experts;         /* number of experts on all ranks, 1 to 4096, a multiple of the team's size */
+  uint32_t max_tokens;      /* max tokens per rank, 1 to 4096; for R > 16 ranks, 1 to 2048 / R * 32 */
+  uint32_t top_k;           /* experts per token, 1 to 32 */
+  uint32_t hidden;          /* elements of a combined row, 16 bits each; a multiple of 8 */
+  uint32_t max_row_bytes;   /* max size of a dispatched row, a multiple of 16; 0 means 2 * hidden */
+  uint32_t max_scale_bytes; /* max size of the scales of a dispatched row; 0 if rows have no scales */
+  /* 1 if calls may use VERBENA_MOE_EXACT. The workspace then has memory for top_k combined rows per token
+   * instead of min(ranks, top_k). Must be 0 if the team spans hosts. */
   uint32_t exact;
-  uint32_t blocks;              /* maximum blocks of a kernel, 1 to 256; 0: as many as fit on the GPUs */
-  uint32_t programmatic_launch; /* as verbena_ops_options::programmatic_launch */
+  uint32_t blocks;              /* max blocks of a kernel, 1 to 256; 0 means as many as fit on every GPU */
+  uint32_t programmatic_launch; /* like verbena_ops_options::programmatic_launch */
 } verbena_moe_options;
 
 /* How the rows of a dispatch's output are grouped. */
 typedef enum {
-  /* [ranks][max_tokens]: each row that came once, from source rank r the first counts[r] rows, in the order of
-   * its tokens. */
+  /* The output has shape [ranks][max_tokens] and contains each received row once. The rows from source rank r
+   * are the first counts[r] rows of entry r, in the order of r's tokens. */
   VERBENA_MOE_BY_RANK = 0,
-  /* [experts / ranks][ranks * max_tokens]: for each expert of this rank the first expert_counts[e] rows, in the
-   * order of source ranks, then of tokens. A row is there for each of its experts on this rank. */
+  /* The output has shape [experts / ranks][ranks * max_tokens] and contains each received row once for each
+   * of the row's experts on this rank. The rows for expert e are the first expert_counts[e] rows of entry e,
+   * in the order of source ranks, then of tokens. */
   VERBENA_MOE_BY_EXPERT = 1,
-  /* [output_rows]: the same groups one after the other. The group of an expert begins at expert_begins[e], a
-   * multiple of `alignment` rows. */
+  /* The output has shape [output_rows] and contains the groups of VERBENA_MOE_BY_EXPERT one after the other.
+   * The group of expert e begins at row expert_begins[e], a multiple of `alignment`. */
   VERBENA_MOE_RAGGED = 2
 } verbena_moe_grouping;
 
-/* Byte offsets of a handle's tensors. [ranks][max_tokens] counts the rows that came by source rank and number:
- * row i of source rank r has index r * max_tokens + i, in every grouping. */
+/* Byte offsets of the tensors in a handle. In tensors of shape [ranks][max_tokens], received row i of source
+ * rank r has index r * max_tokens + i, for every grouping. */
 typedef struct {
-  size_t bytes;   /* of a handle */
-  size_t counts;  /* int32 [ranks]: rows that came from each rank */
-  size_t sources; /* int32 [ranks][max_tokens]: a row's token at its source rank; -1 after the count */
-  size_t ids;     /* int32 [ranks][max_tokens][top_k]: experts of this rank, 0 to experts / ranks - 1; -1: the
-                     slot belongs to another rank, or is after the count */
+  size_t bytes;   /* size of a handle */
+  size_t counts;  /* int32 [ranks]: number of rows received from each rank */
+  size_t sources; /* int32 [ranks][max_tokens]: each row's token on its source rank; -1 after the last row */
+  size_t ids;     /* int32 [ranks][max_tokens][top_k]: experts of this rank, 0 to experts / ranks - 1;
+                     -1 if the slot's expert is on another rank, and after the last row */
   size_t weights; /* float [ranks][max_tokens][top_k]: weights of the ids; 0 where the id is -1 */
-  /* Of groups by expert: */
-  size_t
-      places; /* int32 [ranks][max_tokens][top_k]: the row of the output for the id; -1 where the id is -1 */
-  size_t expert_counts; /* int32 [experts / ranks]: rows in the group of each expert */
-  size_t expert_begins; /* int32 [experts / ranks]: the first row of the group */
-  /* The routing of this rank's own tokens, for a dispatch of other rows to the same experts: its `ids`, with
-   * id_bits 32, and its `weights`. The handle of that dispatch is another one. */
+  /* The next three tensors describe groups, for dispatches that group rows by expert: */
+  size_t places; /* int32 [ranks][max_tokens][top_k]: the output row for each id; -1 where the id is -1 */
+  size_t expert_counts; /* int32 [experts / ranks]: number of rows in the group of each expert */
+  size_t expert_begins; /* int32 [experts / ranks]: the first row of each group */
+  /* The routing of this rank's own tokens. To dispatch other rows to the same experts, pass these as `ids`
+   * (with id_bits 32) and `weights` to another dispatch, which must write a different handle. */
   size_t own_ids;     /* int32 [max_tokens][top_k]; -1: no expert */
   size_t own_weights; /* float [max_tokens][top_k] */
 } verbena_moe_layout;
 
 /* How a combine adds a token's rows. All sums are float; each rank rounds once, to nearest. */
 typedef enum {
-  /* `rows` has one row for each row that came: [ranks][max_tokens][hidden]. The caller has added the rows of
-   * the rank's experts, with their weights; the handle's weights are ignored. The source rank adds
-   * in the order of ranks. Of another host comes one sum, which is added there in the order of ranks and
-   * rounded; the source rank adds these sums to the sum of its own host, in the order of hosts. */
+  /* `rows` has one row for each received row: [ranks][max_tokens][hidden]. The caller has already added up
+   * the rows of this rank's experts, with their weights; the call ignores the weights in the handle. The
+   * source rank adds the rows in the order of ranks. Every other host sends one sum: the host adds its ranks'
+   * rows in the order of ranks, and rounds the sum. The source rank adds these sums, in the order of hosts,
+   * to the sum of its own host. */
   VERBENA_MOE_ROWS = 0,
-  /* `rows` has one row for each expert of each row that came: [ranks][max_tokens][top_k][hidden]; slots whose
-   * id is -1 are not read. After a dispatch that groups by expert, `rows` is grouped like its output. The
-   * experts' rank adds the rows with their weights in top-k order, and rounds. The source rank adds these sums
-   * as VERBENA_MOE_ROWS does. */
+  /* `rows` has one row for each expert of each received row: [ranks][max_tokens][top_k][hidden]; slots whose
+   * id is -1 are not read. If the dispatch grouped its output by expert, `rows` must be grouped in the same
+   * way. The experts' rank adds the rows with their weights in top-k order, and rounds the sum. The source
+   * rank adds these sums like the rows of VERBENA_MOE_ROWS. */
   VERBENA_MOE_REDUCED = 1,
-  /* The same rows; each goes to the source rank, which adds them with their weights in top-k order. Takes up
-   * to top_k / ranks times the bytes. Of ranks on one host only. */
+  /* `rows` has the same shape as for VERBENA_MOE_REDUCED. Each row is sent to the source rank, which adds the
+   * rows with their weights in top-k order. This sends up to top_k / ranks times as many bytes. All ranks
+   * must be on one host. */
   VERBENA_MOE_EXACT = 2
 } verbena_moe_order;
 
-/* The phases of a call may be separate kernels: SEND sends this rank's rows, RECEIVE waits for the other
- * ranks' rows. Kernels
- * that run between the two have all multiprocessors. The two phases have the same arguments except for `phase`
- * and `blocks`; RECEIVE with any other difference returns VERBENA_INVALID_USAGE. The memory that the arguments
- * name must not change between the phases, and the output is complete after RECEIVE. An exchange has at most
- * one dispatch and one combine in flight. The phases of a call are the same on all ranks. */
+/* A call may be split into phases, which are separate kernels: SEND sends this rank's rows, and RECEIVE waits
+ * for the other ranks' rows. Kernels that run between the two phases can use all multiprocessors. All phases
+ * of a call must have the same arguments, except for `phase` and `blocks`; otherwise RECEIVE returns
+ * VERBENA_INVALID_USAGE. The memory to which the arguments point must not change between the phases, and the
+ * output is complete after RECEIVE. An exchange can have at most one dispatch and one combine in flight. All
+ * ranks must split a call into the same phases. */
 typedef enum {
   VERBENA_MOE_BOTH = 0,
   VERBENA_MOE_SEND = 1,
   VERBENA_MOE_RECEIVE = 2,
-  /* Of a dispatch that groups by expert, between SEND and RECEIVE: waits for the ids of all rows and writes
-   * counts, sources, ids and weights of the handle. The caller can then count the rows, and RECEIVE may have
-   * another `output`, `output_scales`, `output_rows`, `row_sources` and `row_experts` than the phases before. */
+  /* An optional phase between SEND and RECEIVE, for a dispatch that groups by expert. It waits for the ids of
+   * all rows, and writes the counts, sources, ids and weights of the handle. The caller can then count the
+   * rows before it allocates the output: RECEIVE may pass values of `output`, `output_scales`, `output_rows`,
+   * `row_sources` and `row_experts` that differ from the values in the earlier phases. */
   VERBENA_MOE_RECEIVE_IDS = 3
 } verbena_moe_phase;
 
-/* All pointers are addresses of the GPU. The caller owns all memory, and keeps it until the kernel has ended.
- */
+/* Arguments of verbena_moe_dispatch(). All pointers are GPU addresses. The caller owns all memory and must
+ * keep it until the kernel has finished. */
 typedef struct {
-  uint32_t tokens;      /* of this rank, at most max_tokens */
-  uint32_t row_bytes;   /* a multiple of 16 bytes, at most max_row_bytes; elements of any type */
-  const void* rows;     /* [tokens], each at a multiple of 16 bytes */
-  size_t row_stride;    /* bytes from row to row, a multiple of 16; 0: row_bytes */
-  uint32_t scale_bytes; /* of a row's scales, which are moved unchanged; 0: there are none */
+  uint32_t tokens;      /* number of this rank's tokens, at most max_tokens */
+  uint32_t row_bytes;   /* size of a row, a multiple of 16, at most max_row_bytes; elements of any type */
+  const void* rows;     /* [tokens]; each row is aligned to 16 bytes */
+  size_t row_stride;    /* bytes between the starts of rows, a multiple of 16; 0 means row_bytes */
+  uint32_t scale_bytes; /* size of a row's scales, which are copied unchanged; 0 if rows have no scales */
   uint32_t id_bits;     /* 32 or 64 */
   const void* scales;   /* [tokens] */
-  size_t scale_stride;  /* bytes; 0: scale_bytes */
-  const void* ids;      /* int32 or int64 [tokens][top_k], aligned to an element, as are the weights */
-  size_t id_stride;     /* elements from token to token; 0: top_k */
-  const float* weights; /* [tokens][top_k]; NULL: all are 1 */
-  void* output;        /* rows of row_bytes as `grouping` says, aligned to 16 bytes; no byte of rows without a
-                           token is written */
-  void* output_scales; /* scale_bytes for each row of the output; NULL where scale_bytes is 0. Those of a cast
-                           begin at a multiple of 4 bytes. */
-  void* handle;        /* verbena_moe_layout::bytes, begins at a multiple of 16 bytes; written */
-  uint32_t blocks;     /* of the kernel, at most those of the options; 0: those of the options */
+  size_t scale_stride;  /* bytes between the scales of two rows; 0 means scale_bytes */
+  const void* ids;      /* int32 or int64 [tokens][top_k], aligned to an element */
+  size_t id_stride;     /* elements between the ids of two tokens; 0 means top_k */
+  const float* weights; /* [tokens][top_k], aligned to an element; if NULL, all weights are 1 */
+  void* output;         /* rows of row_bytes, in the shape that `grouping` gives, aligned to 16 bytes; rows
+                           without a token are not written */
+  void* output_scales;  /* scale_bytes for each row of the output; NULL if scale_bytes is 0 and rows are not
+                           quantised. Scales of quantised rows are aligned to 4 bytes. */
+  void* handle;         /* receives a handle of verbena_moe_layout::bytes, aligned to 16 bytes */
+  uint32_t blocks;      /* blocks of the kernel, at most the option `blocks`; 0 means the option's value */
   verbena_moe_phase phase;
-  /* VERBENA_OPS_NOT_QUANTISED; or VERBENA_OPS_FP8_BLOCK, _FP8_BLOCK_POWER or _FP8_BLOCK_EXPONENT, to quantise
-   * rows of `type` while they are sent. Then row_bytes is of the input, 2 for each of n elements, a multiple of
-   * 32; scale_bytes is 0 and scales NULL; output rows have n bytes (e4m3). Each row of output_scales has
-   * (n + 127) / 128 floats, or for _FP8_BLOCK_EXPONENT (n + 511) / 512 words of four UE8M0 exponents each, the
-   * first in the lowest byte. element = byte * scale, scale = largest magnitude of 128 elements / 448, at least
-   * 1e-4 / 448. max_row_bytes and max_scale_bytes limit the quantised rows and their float scales. */
+  /* VERBENA_OPS_NOT_QUANTISED, or one of VERBENA_OPS_FP8_BLOCK, _FP8_BLOCK_POWER and _FP8_BLOCK_EXPONENT, to
+   * quantise rows of `type` while they are sent. A row of n elements then has row_bytes = 2 * n, a multiple
+   * of 32; scale_bytes must be 0 and scales NULL; each output row has n bytes (e4m3). Each row of
+   * output_scales has (n + 127) / 128 floats or, for _FP8_BLOCK_EXPONENT, (n + 511) / 512 words of four UE8M0
+   * exponents each, with the first exponent in the lowest byte. The value of an element is its e4m3 byte
+   * times the scale. The scale is the largest magnitude of 128 elements / 448, but at least 1e-4 / 448.
+   * max_row_bytes and max_scale_bytes limit the sizes of the quantised rows and of their float scales. */
   verbena_ops_quantisation quantisation;
-  verbena_ops_type type; /* of rows that are quantised: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
+  verbena_ops_type type; /* type of rows to quantise: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   verbena_moe_grouping grouping;
-  uint32_t alignment;   /* VERBENA_MOE_RAGGED: of the groups, in rows, at most 65536; 0: 1 */
-  uint32_t output_rows; /* VERBENA_MOE_RAGGED: rows of the output. verbena_moe_max_rows() are enough for any
-                           routing. If the groups need more, the call fails on all ranks, as after a timeout. */
-  /* 1: the scales that quantise are stored in columns, a float or word for each row after another:
-   * [groups][scales of a row][rows of a group], where VERBENA_MOE_RAGGED is one group. */
+  /* For VERBENA_MOE_RAGGED: each group begins at a row whose index is a multiple of `alignment`, at most
+   * 65536; 0 means 1. */
+  uint32_t alignment;
+  /* For VERBENA_MOE_RAGGED: number of rows of the output. verbena_moe_max_rows() returns a number that is
+   * enough for any routing. If the groups need more rows, the call fails on all ranks, as after a timeout. */
+  uint32_t output_rows;
+  /* 1 if the scales of quantised rows should be stored in columns: [groups][scales of a row][rows of a
+   * group], so that the scales of successive rows are contiguous. VERBENA_MOE_RAGGED has a single group. */
   uint32_t column_scales;
-  /* Of groups by expert, or NULL. For each row of the output: the row that came, counted as in the handle; and
-   * the expert, 0 to experts / ranks - 1. -1 for rows without a token. int32 [rows of the output]. */
+  /* int32 [rows of the output], for rows that are grouped by expert; may be NULL. For each row of the output,
+   * row_sources receives the index of the received row, as in the handle, and row_experts receives the
+   * expert, 0 to experts / ranks - 1. Rows without a token get -1. */
   int32_t* row_sources;
   int32_t* row_experts;
 } verbena_moe_dispatch_arguments;
 
+/* Arguments of verbena_moe_combine(). All pointers are GPU addresses. The caller owns all memory and must
+ * keep it until the kernel has finished. */
 typedef struct {
-  uint32_t tokens; /* of this rank, the same number as in the dispatch that wrote the handle */
+  uint32_t tokens; /* number of this rank's tokens, as in the dispatch that wrote the handle */
   verbena_moe_order order;
-  verbena_ops_type type; /* of rows and output: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
-  uint32_t blocks;       /* as in the dispatch */
+  verbena_ops_type type; /* type of rows and output: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
+  uint32_t blocks;       /* like verbena_moe_dispatch_arguments::blocks */
   verbena_moe_phase phase;
   const void*
-      rows; /* as `order` says; begins at a multiple of 16 bytes; NULL if a ragged output has no rows */
-  const void* handle;            /* of this rank's dispatch */
-  void* output;                  /* [tokens][hidden], begins at a multiple of 16 bytes */
-  verbena_moe_grouping grouping; /* of the dispatch */
-  /* VERBENA_MOE_EXACT: [tokens][top_k], used instead of the weights of the dispatch; NULL: those of the dispatch.
-   * NULL in other orders, whose sums at the experts' ranks need the weights of the dispatch. */
+      rows; /* the shape depends on `order`; aligned to 16 bytes; NULL if a ragged output has no rows */
+  const void* handle;            /* the handle that this rank's dispatch has written */
+  void* output;                  /* [tokens][hidden], aligned to 16 bytes */
+  verbena_moe_grouping grouping; /* grouping of the dispatch */
+  /* For VERBENA_MOE_EXACT: [tokens][top_k] weights to use instead of the weights of the dispatch, or NULL to
+   * use the weights of the dispatch. Must be NULL for all other orders, because in these the experts' ranks
+   * compute sums with the weights of the dispatch. */
   const float* weights;
 } verbena_moe_combine_arguments;
 
-/* Returns the bytes of the workspace that an exchange among `ranks` ranks allocates on each of them, whatever
- * options->blocks is; 0 if the options are invalid. */
+/* Returns the size in bytes of the workspace that an exchange between `ranks` ranks of one host allocates on
+ * each rank. The size does not depend on options->blocks. Returns 0 if the options are invalid. */
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
 
-/* The same, for ranks on `hosts` hosts, with the same number of ranks on each. */
+/* Returns the same size for an exchange between ranks on `hosts` hosts, with the same number of ranks on
+ * each. */
 VERBENA_API size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
                                                       uint32_t hosts);
 
-/* Returns the rows that the output of a dispatch has to have for any routing among `ranks` ranks; 0 if the
- * options or the alignment are invalid.
- * @param alignment  of VERBENA_MOE_RAGGED, in rows, at most 65536; 0: 1 */
+/* Returns the number of rows that the output of a dispatch between `ranks` ranks needs for any routing.
+ * Returns 0 if the options or the alignment are invalid.
+ * @param alignment  for VERBENA_MOE_RAGGED: alignment of the groups, in rows, at most 65536; 0 means 1 */
 VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks,
                                         verbena_moe_grouping grouping, uint32_t alignment);
 
-/* Creates an exchange. Collective over the context, with each rank's GPU current. Allocates; not for capture.
- * @param context  outlives the exchange
- * @param options  copied
- * @param moe   receives the exchange, which verbena_moe_destroy() frees; unchanged after an error
- * @param team  1 to 32 ranks, on one host or evenly distributed over several; ranks of a host reach each other by
- *              loads and stores. NULL on ranks that are not members, whose handle serves the collective calls
- *              alone. The team may be freed before the exchange.
- * @return VERBENA_INVALID_ARGUMENT where the options are invalid and VERBENA_REMOTE_ERROR on the other ranks;
- *         VERBENA_INVALID_USAGE if the ranks' options differ, or the team spans hosts and has not the same number
- *         of ranks on each, spans more than 8, has the option `exact` or another library's network. */
+/* Creates an exchange. Collective over the context; on each rank, the context's GPU must be current. The call
+ * allocates memory, so it must not be made during graph capture.
+ * @param context  must outlive the exchange
+ * @param team     1 to 32 ranks, on one host or evenly distributed over several; ranks of the same host must
+ *                 reach each other by loads and stores. May be freed before the exchange. NULL on ranks that
+ *                 are not members. These ranks use their exchange only in the collective calls
+ * @param options  copied by the call
+ * @param moe      receives the exchange, unchanged after an error; free it with verbena_moe_destroy()
+ * @return VERBENA_INVALID_ARGUMENT on ranks whose options are invalid, and VERBENA_REMOTE_ERROR on all other
+ *         ranks;
+ *         VERBENA_INVALID_USAGE if the ranks' options differ;
+ *         VERBENA_INVALID_USAGE if the team spans hosts, and either has different numbers of ranks on these
+ *         hosts, spans more than 8 hosts, has the option `exact`, or uses another library's network */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
 /* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on
  * any rank may still be using the exchange. */
 VERBENA_API verbena_result verbena_moe_destroy(verbena_moe* moe);
-/* Makes the exchange usable again after an error. Collective over the context: waits until this rank's GPU is
- * idle, then clears the workspaces of all ranks. Not for capture. */
+/* Makes the exchange usable again after an error. Collective over the context. Each rank waits until its GPU
+ * is idle. Then all ranks clear their workspaces. Must not be called during graph capture. */
 VERBENA_API verbena_result verbena_moe_reset(verbena_moe* moe);
-/* Returns whether the results of earlier calls are valid, as verbena_ops_get_error() does.
- * @param text    receives the reason, truncated to `length` bytes including its terminating zero; may be NULL
- * @param length  bytes */
+/* Checks whether the results of earlier calls are valid. Returns the same errors as verbena_ops_get_error().
+ * @param text    receives the reason, truncated to `length` bytes including the terminating NUL; may be NULL
+ * @param length  size of `text` in bytes */
 VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length);
-/* Leaves ranks out of later calls: a bit for each rank of the team that takes part. Ids of experts of the other
- * ranks are ignored, no row comes from them, and no call waits for them. Initially all ranks take part. All
- * ranks of the mask must set the same mask between the same two calls; the other ranks make no calls. The
- * function does not communicate. A graph keeps the mask of its capture. A handle serves calls with the mask of
- * its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then this
- * function.
- * If the team spans hosts, only whole hosts can be left out, or the ranks of one place on all hosts.
- * @param living  the bit of this rank is set
- * @return VERBENA_INVALID_USAGE between the phases of a call, and if the mask has a rank that was left out of a call
- *         since the last reset: its memory is not in the state of the others' */
+/* Sets which ranks take part in later calls. Initially all ranks take part. Later calls ignore ids of experts
+ * on excluded ranks, receive no rows from excluded ranks, and do not wait for them. All ranks of the mask
+ * must set the same mask between the same two calls; excluded ranks must make no calls. The function does not
+ * communicate. A graph keeps the mask with which it was captured. A handle may be used only with the mask of
+ * its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then
+ * this function. If the team spans hosts, only whole hosts can be excluded, or the ranks with the same index
+ * on every host.
+ * @param living  bit r is set if rank r of the team takes part; this rank's own bit must be set
+ * @return VERBENA_INVALID_USAGE between the phases of a call;
+ *         VERBENA_INVALID_USAGE if the mask has a rank that was excluded from a call since the last reset,
+ *         because that rank's memory is not in the same state as the memory of the other ranks */
 VERBENA_API verbena_result verbena_moe_set_mask(verbena_moe* moe, uint64_t living);
-/* @param living  receives the mask */
+/* Returns the mask that verbena_moe_set_mask() has set, or a mask of all ranks.
+ * @param living  receives the mask */
 VERBENA_API verbena_result verbena_moe_get_mask(const verbena_moe* moe, uint64_t* living);
-/* Returns the offsets of the tensors in a handle.
- * @param layout  receives the offsets and the bytes of a handle */
+/* Returns the offsets of the tensors in a handle, and the handle's size.
+ * @param layout  receives the offsets and the size in bytes */
 VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout);
 
-/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel and returns.
- * @return VERBENA_INVALID_ARGUMENT names an argument that is out of range; VERBENA_TIMEOUT names the rank that
- *         was late in an earlier call */
+/* Sends this rank's tokens to the ranks of their experts, and receives all ranks' tokens for this rank's
+ * experts. Enqueues a kernel and returns.
+ * @return VERBENA_INVALID_ARGUMENT if an argument is out of range: verbena_last_error() names the argument;
+ *         VERBENA_TIMEOUT if a rank was late in an earlier call: verbena_last_error() names the rank */
 VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 const verbena_moe_dispatch_arguments* arguments,
                                                 verbena_stream stream);
-/* Sends the experts' rows back, and adds up the rows of this rank's tokens. Returns as
- * verbena_moe_dispatch(). If no dispatch of this exchange has written the handle, or a dispatch with another
- * number of tokens or another grouping, the kernel sends nothing, all ranks' calls fail, and the next call on
- * each rank returns an error. */
+/* Sends the experts' rows back to the ranks of their tokens, and adds up the rows of this rank's tokens.
+ * Returns the same errors as verbena_moe_dispatch(). The handle must come from a dispatch of this exchange
+ * with the same number of tokens and the same grouping. Otherwise the kernel sends nothing, all ranks' calls
+ * fail, and the next call on each rank returns an error. */
 VERBENA_API verbena_result verbena_moe_combine(verbena_moe* moe,
                                                const verbena_moe_combine_arguments* arguments,
                                                verbena_stream stream);

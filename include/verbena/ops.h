@@ -10,13 +10,13 @@
  *
  * Ranks: all members of the team must make the same calls, in the same order, with the same counts, types and
  * `choice` arguments. Streams and addresses may differ between ranks. docs/collectives.md lists all arguments
- * and settings that must be the same. With VERBENA_OPS_CHECK=1, the ranks compare the arguments of each call
- * and report differences.
+ * and settings that must be the same on all ranks. With VERBENA_OPS_CHECK=1, the ranks compare the arguments
+ * of each call and report differences.
  *
  * Streams and capture: a call that takes a stream enqueues kernels on it and returns without synchronising.
  * Such a call may be captured in a CUDA graph. The calls of one verbena_ops must run one after the other. To
- * continue on another stream, make that stream wait for an event of the first stream. Use a separate
- * verbena_ops for each stream that runs concurrently.
+ * continue on a different stream, make the new stream wait for an event that was recorded on the old stream.
+ * Use a separate verbena_ops for each stream that runs concurrently.
  *
  * Threads: only one thread at a time may use a verbena_ops.
  *
@@ -30,7 +30,7 @@
  * for this rank give up. From then on, every kernel of the verbena_ops, including kernels in replayed graphs,
  * computes nothing and fills its output with 0xff bytes (NaN in every floating-point type, -1 in int32). The
  * next call on each rank returns VERBENA_TIMEOUT, and its error text names the late rank. If a call's counts
- * in GPU memory are out of range, the effect is the same, except that the next call returns
+ * in GPU memory are out of range, the kernels give up in the same way, but the next call returns
  * VERBENA_INVALID_ARGUMENT. To continue, call verbena_ops_reset() on all ranks. There is one exception: an
  * all-gather by copy engines continues after a timeout, because the driver's copies cannot be cancelled.
  */
@@ -66,7 +66,7 @@ typedef enum {
   VERBENA_OPS_MAX = 3
 } verbena_ops_reduction;
 
-/* The algorithm of a call. All algorithms give bitwise identical results, except the quantised ones.
+/* The algorithm of a call. All algorithms give bitwise identical results, except the quantised algorithms.
  *
  * AUTO             the library chooses: see verbena_ops_choose()
  * ONE_SHOT         each rank sends its whole tensor to every other rank, in packets
@@ -103,20 +103,22 @@ typedef enum {
   VERBENA_OPS_MXFP8 = 20,
   VERBENA_OPS_FP8_INT8 = 21,
   VERBENA_OPS_INT4_INT8 = 22,
-  /* BULK_TWO_SHOT across hosts, where what NICs carry is encoded without loss: the results have the same bits
-   * and NICs carry fewer bytes. An all-reduce or a reduce-scatter encodes bfloat16, and the sums of the ranks
-   * of a host for bfloat16 and float16; it sends other types as they are. All other calls encode their bytes
-   * as bfloat16 elements, so use LOSSLESS only for tensors of bfloat16. Within a host, LOSSLESS has the
-   * effect of AUTO. AUTO never chooses LOSSLESS, because no calibration measures the NICs' speed:
-   * docs/collectives.md says when it pays. */
+  /* BULK_TWO_SHOT across hosts, with lossless compression of the data that NICs carry. The results have the
+   * same bits as without compression, and NICs carry fewer bytes. An all-reduce or a reduce-scatter
+   * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. It sends elements of
+   * all other types uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
+   * for bfloat16 tensors. Between ranks of a single host, LOSSLESS has the effect of AUTO. AUTO never chooses
+   * LOSSLESS, because no calibration measures the NICs' speed. docs/collectives.md says when LOSSLESS saves
+   * time. */
   VERBENA_OPS_LOSSLESS = 32
 } verbena_ops_algorithm;
 
 /* Options of verbena_ops_create(), the same on all ranks. 0 and NULL select the defaults. */
 typedef struct {
-  /* Bytes of GPU memory for packets and for chunks. 0: 1 MiB per block for packets (32 to 128 MiB in all),
-   * and 512 KiB per block for chunks (16 to 64 MiB in all). Across hosts packet_bytes has no effect,
-   * chunk_bytes is 64 MiB by default, and packets, chunks and each host take as much. */
+  /* Bytes of GPU memory for packets and for chunks. 0 means 1 MiB per block for packets (32 to 128 MiB in
+   * all), and 512 KiB per block for chunks (16 to 64 MiB in all). Across hosts, packet_bytes has no effect,
+   * and chunk_bytes is 64 MiB by default. The library then allocates chunk_bytes twice, for chunks between
+   * hosts and for chunks within the host. */
   size_t packet_bytes, chunk_bytes;
   /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, or the number
    * of multiprocessors if a GPU of the team has fewer; if the process already has a verbena_ops, 0 selects at
@@ -124,19 +126,19 @@ typedef struct {
    * verbena_ops run concurrently, and ranks may launch them in different orders, the blocks of all these
    * kernels together must fit on each GPU. */
   uint32_t blocks;
-  /* 1: the library's kernels use programmatic dependent launch (PDL), so the stream's next kernel may start
-   * before the library's kernel has finished. Set this only if every kernel of the stream that is launched
-   * with PDL waits for its predecessor. */
+  /* 1 if the library's kernels should use programmatic dependent launch (PDL): the stream's next kernel may
+   * then start before the library's kernel has finished. Set this only if every kernel of the stream that is
+   * launched with PDL waits for its predecessor. */
   uint32_t programmatic_launch;
-  /* Path of a tuning file, which verbena-bench coll --calibrate writes. verbena_ops_create() reads it. NULL:
-   * VERBENA_TUNING_FILE. The content must be the same on all ranks. */
+  /* Path of a tuning file, which verbena-bench coll --calibrate writes and verbena_ops_create() reads. If
+   * NULL, VERBENA_TUNING_FILE names the file. The content must be the same on all ranks. */
   const char* tuning_file;
-  /* For tests of PDL: pauses of each kernel, before the kernel waits for its predecessor, and after it has
-   * let its successor start. */
+  /* For tests of PDL: how long each kernel pauses before it waits for its predecessor, and after it has let
+   * its successor start. */
   uint32_t pause_before_ns, pause_after_ns;
-  /* 1: the caller makes a promise about each all-reduce: if one rank passes an input and an output that both
-   * lie in windows, then all ranks do so, with the same offsets. verbena_ops_all_reduce() then uses
-   * VERBENA_OPS_DIRECT for the sizes for which it is faster. */
+  /* 1 if the caller promises the following about every all-reduce: if one rank passes an input and an output
+   * that both lie in windows, then all ranks do so, with the same offsets. verbena_ops_all_reduce() then uses
+   * VERBENA_OPS_DIRECT for the tensor sizes at which DIRECT is faster. */
   uint32_t has_windows;
 } verbena_ops_options;
 
@@ -155,18 +157,18 @@ typedef struct {
  * @param context  must outlive the communicator
  * @param team     1 to 16 ranks; may be freed before the communicator. NULL on ranks that are not members.
  *                 These ranks use their communicator only in the collective calls (create, reset and destroy)
- * @param options  copied; NULL: defaults
+ * @param options  copied by the call; NULL selects the defaults
  * @param ops      receives the communicator, unchanged after an error; free it with verbena_ops_destroy()
  * @return VERBENA_INVALID_ARGUMENT if an option is out of range;
  *         VERBENA_INVALID_USAGE if options or settings differ between the ranks;
  *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
- * Either all ranks of the team reach each other by loads and stores, or the team has the same number of ranks
- * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, all-reduces
- * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning
- * file have no effect.
- * Calls whose `choice` has another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
- * VERBENA_INVALID_USAGE. */
+ * Loads and stores must connect all ranks of the team, unless the team spans hosts. A team across hosts needs
+ * the same number of ranks on every host, and a context that verbena_context_create() has created. Across
+ * hosts, all-reduces use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and
+ * VERBENA_OPS_ALGORITHM and the tuning file have no effect.
+ * Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice` has any other algorithm, and
+ * verbena_ops_reduce_scatter_norm_all_gather() always returns VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any
@@ -196,8 +198,8 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the
- * tuning file decides if there is one, and otherwise the library's built-in rules.
+/* Returns the algorithm that a call would use. The choice comes from VERBENA_OPS_ALGORITHM if it is set,
+ * otherwise from the tuning file if there is one, and otherwise from the library's built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
@@ -208,7 +210,7 @@ VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_op
  * @param output     receives `count` elements; either `input` itself, or memory that does not overlap it
  * @param count      number of elements, the same on all ranks
  * @param reduction  sum, mean, minimum or maximum
- * @param choice     algorithm and shape of the kernel; NULL: the library chooses */
+ * @param choice     algorithm and shape of the kernel; if NULL, the library chooses them */
 VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* input, void* output,
                                                   size_t count, verbena_ops_type type,
                                                   verbena_ops_reduction reduction,
@@ -218,9 +220,9 @@ VERBENA_API verbena_result verbena_ops_all_reduce(verbena_ops* ops, const void* 
  * exact verbena_ops_all_reduce() for 32-bit elements, and for tensors that the exact algorithm sums faster,
  * such as small tensors.
  * @param codec   VERBENA_OPS_FP8 to VERBENA_OPS_INT4_INT8
- * @param seed    0: rounds to nearest; any other value: rounds stochastically, with different random numbers
- *                in each call
- * @param choice  any exact or quantised algorithm; NULL: the library chooses
+ * @param seed    0 rounds to nearest; any other value rounds stochastically, with different random numbers in
+ *                each call
+ * @param choice  any exact or quantised algorithm; if NULL, the library chooses one
  * The other parameters are the same as in verbena_ops_all_reduce(). */
 VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, const void* input, void* output,
                                                             size_t count, verbena_ops_type type,
@@ -247,8 +249,8 @@ typedef enum {
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
-/* Parameters of an RMSNorm of a tensor x with [rows][hidden] elements of float16 or bfloat16. A residual may
- * be added before the norm, and the output may be quantised after it:
+/* Parameters of an RMSNorm. It is computed for a tensor x with [rows][hidden] elements, which are float16 or
+ * bfloat16. A residual may be added before the norm, and the output may be quantised after it:
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
  * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is left out; if
@@ -259,8 +261,9 @@ typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
   float epsilon, weight_offset;
-  uint32_t rounds_sum;    /* 1: rounds h to the type of x before it is squared */
-  uint32_t rounds_normed; /* 1: rounds h / sqrt(...) to the type of x before it is multiplied by the weight */
+  uint32_t rounds_sum;    /* 1 to round h to the type of x before it is squared */
+  uint32_t rounds_normed; /* 1 to round h / sqrt(...) to the type of x before the multiplication by the
+                             weight */
   const void* residual_in;
   void* residual_out;
   void* output;
@@ -280,7 +283,7 @@ typedef struct {
  * @param x         [norm->rows][norm->hidden]; may point to norm->output or norm->residual_out
  * @param x_stride  distance between rows of x, in elements
  * @param type      VERBENA_OPS_FLOAT16 or VERBENA_OPS_BFLOAT16
- * @param norm      copied */
+ * @param norm      parameters of the norm, copied by the call */
 VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_stride,
                                                  verbena_ops_type type, const verbena_ops_norm* norm,
                                                  verbena_stream stream);
@@ -291,8 +294,8 @@ VERBENA_API verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x
  * @param input  [norm->rows][norm->hidden] of `type`, contiguous
  * @param sum    receives the sum, contiguous; may point to `input`. If norm->output_stride is norm->hidden,
  *               `sum` may also point to norm->output, which is fastest
- * @param codec  quantises the messages, as in verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO: an exact
- *               sum */
+ * @param codec  quantises the messages, as in verbena_ops_all_reduce_quantised(); VERBENA_OPS_AUTO selects an
+ *               exact sum */
 VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                                        verbena_ops_type type, const verbena_ops_norm* norm,
                                                        verbena_ops_algorithm codec,
@@ -326,7 +329,8 @@ VERBENA_API verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* 
  * @param input      [rows][ranks][row_count] elements of `type`
  * @param output     [rows][row_count]: this rank's part of the result. If `rows` is 1, the call can work in
  *                   place: `output` may point to this rank's part of `input`
- * @param row_count  number of elements of one rank's part of a row */
+ * @param row_count  number of elements per rank in each row; a full row of `input` has ranks * row_count
+ *                   elements */
 VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const void* input, void* output,
                                                       size_t rows, size_t row_count, verbena_ops_type type,
                                                       verbena_ops_reduction reduction,
@@ -351,10 +355,10 @@ VERBENA_API verbena_result verbena_ops_all_to_all(verbena_ops* ops, const void* 
                                                   const verbena_ops_choice* choice, verbena_stream stream);
 
 /* In the next three calls, the ranks' parts may have different lengths. Counts and offsets are arrays of one
- * int64 for each rank, in GPU memory. Their unit is unit_bytes, for example the size of a row or an element.
- * The kernel reads the arrays, so their content may change between replays of a graph. If the offsets are
- * NULL, the parts are contiguous. If a part extends past input_bytes or output_bytes, the kernel does
- * nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
+ * int64 for each rank, in GPU memory. A count of 1 means unit_bytes bytes, for example one row or one
+ * element; offsets use the same unit. The kernel reads the arrays, so their content may change between
+ * replays of a graph. If the offsets are NULL, the parts are contiguous. If a part extends past input_bytes
+ * or output_bytes, the kernel does nothing, and verbena_ops_get_error() returns VERBENA_INVALID_ARGUMENT. */
 typedef struct {
   size_t unit_bytes, input_bytes, output_bytes;
   size_t expected_bytes; /* size of a typical message, used to choose the algorithm; the same on all ranks */

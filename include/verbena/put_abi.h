@@ -4,11 +4,11 @@
 //
 // A queue is a ring of descriptors in pinned host memory. Any thread of a kernel can be a producer. A
 // producer waits for free slots, reserves positions, and writes the descriptors of these positions. Positions
-// only grow; the descriptor of position p is in slot p % depth. The turn of position p is p / depth + 1; both
-// words of a descriptor's second half contain it. The proxy takes descriptors in order. It takes a descriptor
-// as soon as both words contain the turn of its position, and publishes its progress. For each peer, the
-// proxy posts the operations in the order of the queue, on the queue's lane (endpoint.h). Operations for
-// different peers do not wait for each other.
+// only grow; the descriptor of position p is in slot p % depth. The turn of position p is p / depth + 1, and
+// both words of a descriptor's second half contain the turn. The proxy takes descriptors in order. It takes a
+// descriptor as soon as both words contain the turn of its position, and publishes its progress. For each
+// peer, the proxy posts the operations in the order of the queue, on the queue's lane (endpoint.h).
+// Operations for different peers do not wait for each other.
 #ifndef VERBENA_PUT_ABI_H
 #define VERBENA_PUT_ABI_H
 
@@ -27,10 +27,10 @@ enum class PutOperation : uint8_t {
   kWriteWord,  // writes a 64-bit word
   kAddWord,    // adds to a 64-bit word
   kSetSignal,  // sets a signal, which is the sum of two words of the peer (SymmContext::signals)
-  // Delays this queue's later operations on the peer. They start only after all operations on the same peer
-  // at positions below `operand` of another queue are complete.
+  // Delays this queue's later operations on the peer. They start only when all operations on this peer that
+  // are in another queue, at positions below `operand`, are complete.
   kAwaitQueue,
-  kFetchAdd,     // kAddWord with a reply, which is the previous value of the word
+  kFetchAdd,     // adds to a 64-bit word; the reply is the previous value of the word
   kCompareSwap,  // sets a word to `operand` if it equals `extent`; the reply is the previous value
   kRows,         // repeats the operation of the next position (kPut or kGet, same peer) for each row
 };
@@ -39,8 +39,8 @@ enum class PutOperation : uint8_t {
 inline constexpr uint32_t kPutTurnShift = 48;  // the turn is the upper 16 bits of `place` and of `action`
 inline constexpr uint64_t kPutMaxOffset = (uint64_t{1} << kPutTurnShift) - 1;
 inline constexpr uint32_t kPutOperationShift = 32;  // 8 bits of `action`; the next 8 bits are flags
-// Flag: once this position is complete, the proxy marks the position's reply, without waiting for earlier
-// positions.
+// A flag in `action`: once this position is complete, the proxy sets the position's reply, without waiting
+// for earlier positions.
 inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 
 // A producer writes the first half (operand, extent) before the second half (place, action). It writes the
@@ -75,9 +75,10 @@ struct alignas(128) PutCursors {
 
 // Written by the proxy, in pinned host memory. Each counter has its own cache line.
 struct alignas(128) PutProgress {
-  // The slots of positions below this one are free.
+  // The slots of all positions below this number are free.
   alignas(64) uint64_t consumed;
-  // Positions below this one are complete at the peer, and the data of their gets has arrived.
+  // The operations at all positions below this number are complete at the peer, and the data of gets has
+  // arrived.
   alignas(64) uint64_t completed;
 };
 
@@ -97,9 +98,9 @@ struct PutQueueView {
   PutCursors* cursors;          // [count]
   const PutProgress* progress;  // [count]
   PutReply* replies;            // [count][depth]
-  uint32_t count;               // number of queues, 0 to kPutMaxQueues
+  uint32_t count;               // number of queues, at most kPutMaxQueues
   uint32_t depth_shift;         // each queue has 2^depth_shift slots, at least 2
-  uint32_t swaps_words;         // 1: kCompareSwap is supported
+  uint32_t swaps_words;         // 1 if kCompareSwap is supported
 };
 
 }  // namespace verbena

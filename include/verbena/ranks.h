@@ -22,12 +22,13 @@ typedef struct verbena_ranks verbena_ranks;
 
 /* Options of verbena_ranks_join(). */
 typedef struct {
-  const char* host;     /* host of rank 0; NULL: read from the environment of torchrun, Open MPI, PMI or
-                           Slurm */
+  const char* host;     /* host of rank 0; if NULL, the host is read from the environment of torchrun, Open
+                           MPI, PMI or Slurm */
   uint16_t port;        /* TCP port on which rank 0 listens; ignored if `host` is NULL */
-  uint32_t count_ranks; /* 0: `rank` and the number of ranks are also read from the environment */
+  uint32_t count_ranks; /* number of ranks; if 0, `rank` and the number of ranks are read from the
+                           environment, too */
   uint32_t rank;
-  int64_t timeout_ms; /* timeout of each call, milliseconds; 0: VERBENA_BOOTSTRAP_TIMEOUT_MS */
+  int64_t timeout_ms; /* timeout of each call, milliseconds; 0 selects VERBENA_BOOTSTRAP_TIMEOUT_MS */
 } verbena_ranks_options;
 
 /* Returns an identifier of the host. Two processes get the same identifier if they can share memory, that is,
@@ -38,7 +39,7 @@ typedef struct {
 VERBENA_API verbena_result verbena_identify_host(char* text, size_t length);
 
 /* Joins the job. Returns when all ranks have joined.
- * @param options  copied
+ * @param options  copied by the call
  * @param ranks    receives a handle; free it with verbena_ranks_leave() */
 VERBENA_API verbena_result verbena_ranks_join(const verbena_ranks_options* options, verbena_ranks** ranks);
 /* Return this process's rank, and the number of ranks. */
@@ -58,9 +59,9 @@ VERBENA_API void verbena_ranks_leave(verbena_ranks* ranks);
 /* ---- Between two ranks ---- */
 
 /* Sends and receives messages of any length between any two ranks. Messages from one rank with the same tag
- * arrive in the order in which they were sent. A connecting rank must prove that it knows the job key. In a
- * job without a key, it must prove that it knows the secret in the other rank's address. The calls may be
- * made from any thread, until verbena_pairs_close(). */
+ * arrive in the order in which they were sent. A rank that connects to another rank must prove that it knows
+ * the job key or, in a job without a key, the secret in the other rank's address. The calls may be made from
+ * any thread, until verbena_pairs_close(). */
 typedef struct verbena_pairs verbena_pairs;
 
 /* Opaque address of a rank. The address contains a secret, so distribute it to the ranks of the job only. */
@@ -71,7 +72,7 @@ typedef struct {
 /* Opens this rank's end, which listens for connections from the other ranks. Not collective.
  * @param rank         this process's rank, 0 to count_ranks - 1
  * @param count_ranks  the number of ranks
- * @param address      numeric IP address of this host to listen on; NULL: the address of
+ * @param address      numeric IP address of this host to listen on; NULL selects the address of
  *                     VERBENA_SOCKET_IFNAME
  * @param pairs        receives a handle; free it with verbena_pairs_close() */
 VERBENA_API verbena_result verbena_pairs_open(uint32_t rank, uint32_t count_ranks, const char* address,

@@ -27,8 +27,8 @@ inline constexpr int32_t kSymmVerbena = 3;
 inline constexpr int32_t kSymmFirstOther = 64;  // first type for backends of applications
 
 inline constexpr uint32_t kSymmSignals = 256;  // signals of a team
-// Number of a team's barriers of each kind (among the LSA ranks, and of the whole team). There are about
-// three for each multiprocessor of the largest GPU.
+// A team has this number of barriers among its LSA ranks, and the same number of barriers of the whole team.
+// The number is about three times the number of multiprocessors of the largest GPU.
 inline constexpr uint32_t kSymmBarriers = 512;
 // Each barrier has a row of words. The rows of the barriers among the LSA ranks come first, then the rows of
 // the barriers of the whole team.
@@ -36,8 +36,10 @@ inline constexpr uint32_t kSymmBarrierRows = 2 * kSymmBarriers;
 // Max blocks of a workspace. Each block has a barrier. The limit exceeds the number of multiprocessors of any
 // GPU.
 inline constexpr uint32_t kSymmMaxBlocks = kSymmBarriers;
-inline constexpr uint32_t kSymmTurns = 4;       // slots from one member to another, used round robin
-inline constexpr uint32_t kSymmSlotUnit = 128;  // in bytes; a slot's address and length are multiples of it
+inline constexpr uint32_t kSymmTurns = 4;       // number of slots from each member to each other member;
+                                                // calls use them round robin
+inline constexpr uint32_t kSymmSlotUnit = 128;  // bytes; a slot's address and length are multiples of this
+                                                // unit
 inline constexpr int32_t kSymmInlineDeltas = 8;
 inline constexpr int64_t kSymmOutOfReach = INT64_MIN;
 
@@ -56,13 +58,13 @@ enum class SymmStatus : int32_t {
 // such a value, it does not change again.
 enum class SymmAbort : uint32_t {
   kNone = 0,
-  kByUser = 1,  // waits return kAborted; the same applies to values without a name here
+  kByUser = 1,  // waits return kAborted, as they do for every value that has no name here
   kNetworkFailed = 2,
   kRefused = 3,
 };
 
 // The failure word (SymmContext::failure) describes the first wait of a team that timed out, or the first
-// invalid call of a member. 0: no failure. Otherwise the word has four fields:
+// invalid call of a member. The word is 0 if nothing has failed. Otherwise it has four fields:
 //   from bit 0    kind, a SymmWait
 //   from bit 8    number of the barrier or signal
 //   from bit 24   member that was waited for, or that made the invalid call
@@ -75,7 +77,7 @@ enum class SymmWait : uint8_t {
   kCompletion = 5,  // symm_quiet, symm_flush, or the first half of a barrier
   kPacket = 6,      // packet of low_latency.cuh; the number is the block index
   kWord = 7,        // word in a window
-  kCall = 8,        // not a wait, but a call whose arguments are invalid or differ from those of the peers
+  kCall = 8,        // not a wait, but a call whose arguments are invalid or differ from the peers' arguments
 };
 inline constexpr uint32_t kSymmFailureNumber = 8, kSymmFailurePeer = 24, kSymmFailureRank = 44;  // bits
 inline constexpr uint32_t kSymmFailureNumberBits = 16, kSymmFailureRankBits = 20;
@@ -94,9 +96,9 @@ struct SymmPiece {
   uint64_t length_bytes;
 };
 
-// A window's range of addresses at which the application registered the memory. Adding `delta` to an address
-// in [begin, end) gives the symmetric address. The host may change the table while kernels run; an entry is
-// valid while `end` is not 0.
+// The range of addresses [begin, end) that the application registered as a window. Adding `delta` to an
+// address in this range gives the symmetric address. The host may change the table while kernels run; an
+// entry is valid while `end` is not 0.
 struct SymmAlias {
   uint64_t begin, end;
   uint64_t delta;
@@ -131,7 +133,7 @@ struct alignas(16) SymmProbes {
   uint64_t updates;          // updates of words in windows (symm_word.cuh)
   uint64_t waits, wait_ns;   // waits for signals, words, completion, and the second half of barriers
   uint64_t late_waits;       // waits that timed out
-  uint64_t faults;           // set of SymmFault bits, written by the host
+  uint64_t faults;           // SymmFault bits, written by the host
   device::TraceRing* trace;  // may be null
   uint64_t reserved;         // 0
 };
@@ -145,9 +147,10 @@ struct SymmContext {
   int32_t type;
   int32_t rank, world_size;  // in the world team
   int32_t team_size, team_rank;
-  int32_t lsa_size;       // number of members that loads and stores reach, including this rank
+  int32_t lsa_size;       // number of members that this rank reaches by loads and stores, including itself
   int32_t lsa_base_rank;  // team rank of the first of these members
-  int32_t has_remote;     // 1: some members can be reached only by NICs, which also deliver their signals
+  int32_t has_remote;     // 1 if some members can be reached only through NICs, which also deliver the
+                          // signals of these members
   uint64_t lsa_mask;      // bit r: loads and stores reach team rank r; valid for teams of at most 64 ranks
   // For each member, the number of bytes to add to an address of this rank to get the member's address at the
   // same offset, or kSymmOutOfReach if loads and stores do not reach the member. Teams of up to
@@ -155,7 +158,8 @@ struct SymmContext {
   int64_t inline_deltas[kSymmInlineDeltas];
   const int64_t* more_deltas;     // [team_size], or null
   uint64_t heap_begin, heap_end;  // addresses of this rank's heap
-  uint64_t multicast_delta;       // bytes to add to get the LSA ranks' multicast address; 0: no multicast
+  uint64_t multicast_delta;       // bytes to add to an address to get the LSA ranks' multicast address; 0 if
+                                  // there is none
   // Signals and arrivals are in the heap, at the same offset on all ranks. A signal is the sum of two words:
   // LSA ranks change the word in `signals`, and NICs change the word in `remote_signals`. Two words are
   // needed because GPU atomics and NIC atomics are not atomic with respect to each other.
@@ -168,15 +172,16 @@ struct SymmContext {
   // the team on this rank. If the pointer is null, failures are not recorded.
   uint64_t* failure;
   uint64_t timeout_ns;
-  const uint32_t* abort_word;  // a SymmAbort; a value other than 0 ends all waits. Null: no abort is possible
+  const uint32_t* abort_word;  // a SymmAbort; a value other than 0 ends all waits. Null if the context cannot
+                               // be aborted
   // The put queues for members that loads and stores do not reach, shared by all teams of a rank. If there
   // are no queues, operations on these members return kUnreachable.
   PutQueueView queues;
   // The world rank of each member, for use in put descriptors. Stored in the same way as the deltas.
   int32_t inline_world_ranks[kSymmInlineDeltas];
   const int32_t* more_world_ranks;  // [team_size], or null
-  // 1: a GPU sees NIC writes to its own memory in order, but may see NIC writes to other GPUs' memory out of
-  // order. Therefore the LSA ranks wait for each other a second time in a barrier of the whole team.
+  // 1 if a GPU sees NIC writes to its own memory in order, but may see NIC writes to other GPUs' memory out
+  // of order. In a barrier of the whole team, the LSA ranks then wait for each other a second time.
   uint32_t meets_twice;
   // Block b uses put queue (first_queue + b) % queues.count. Different workspaces have different values of
   // first_queue, so that kernels of different workspaces share queues less often. Two requests are ordered
@@ -197,7 +202,7 @@ struct SymmBlocks {
   // The heap contains [count][kSymmTurns][team_size] slots of slot_bytes each. Block b of member r writes to
   // slot [b][t][r] of the other members, where t is the call number modulo kSymmTurns.
   char* slots;
-  uint64_t slot_bytes;  // a multiple of kSymmSlotUnit; 0: no slots
+  uint64_t slot_bytes;  // a multiple of kSymmSlotUnit; 0 if the workspace has no slots
   uint64_t count;       // number of blocks, at most kSymmMaxBlocks
 };
 

@@ -22,14 +22,14 @@
 
 namespace verbena {
 
-constexpr int kUnpackQueueDepthSlots = 16;        // receives between irecv and irecvConsumed; NCCL uses <= 8
+constexpr int kUnpackQueueDepthSlots = 16;        // max receives from irecv to irecvConsumed; NCCL uses <= 8
 constexpr int kUnpackMaxDescriptors = 2048;       // per slot; the plugin must check this limit, because the
                                                   // GPU does not
 constexpr size_t kUnpackMaxSliceBytes = 4194304;  // 4 MiB, the size of the largest staged receive
 constexpr size_t kUnpackPageBytes = 4096;         // NCCL's page size; descriptors may have any length
 constexpr size_t kUnpackBounceAlignmentBytes =
-    16;  // alignment of bounce_buf; the GPU checks only the alignment of offsets
-constexpr uint64_t kUnpackFreshHead = ~uint64_t(0);  // value of H0 with which the first receive uses slot 0
+    16;  // alignment of bounce_buf; the GPU checks the alignment of offsets only
+constexpr uint64_t kUnpackFreshHead = ~uint64_t(0);  // value of H0 for which the first receive uses slot 0
 
 // Describes one part of a message. The plugin writes the descriptor; the GPU reads it by a single 16-byte
 // load. Offsets and length are in bytes; a length of 0 is allowed. The parts of a slot are copied in parallel

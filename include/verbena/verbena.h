@@ -1,7 +1,7 @@
-/* Host API for symmetric memory between GPUs. It creates the contexts, windows and teams with which kernels
- * call the functions of verbena/device/symm.cuh. Kernels access the memory of GPUs of the same host by loads
- * and stores. For GPUs of other hosts, this library executes the kernels' operations by RDMA. This is the C
- * API of libverbena.so; verbena.hpp wraps it in C++ objects.
+/* Host API for symmetric memory between GPUs. It creates the contexts, windows and teams that kernels pass to
+ * the functions of verbena/device/symm.cuh. Kernels access the memory of GPUs on the same host by loads and
+ * stores. For the memory of GPUs on other hosts, this library carries out the kernels' operations by RDMA.
+ * This is the C API of libverbena.so; verbena.hpp wraps it in C++ objects.
  *
  *   verbena_context_create_from_environment(&context);           // torchrun, mpirun, srun; on every rank
  *   verbena_window_allocate(context, 1 << 20, &window);
@@ -55,10 +55,10 @@ typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2
  * @param sink  called from any thread; NULL restores the default */
 VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
 /* Sets a function that runs pending signal handlers. Interpreters such as Python need this, because they
- * defer signal handlers while a C call runs. If a call on the process's first thread waits for other
- * processes, it calls the function after each signal and several times a second.
- * @param check  returns 0 to let the waiting call continue, or another value to end the call with an error;
- *               NULL: no check */
+ * defer signal handlers while a C call runs. While a call on the process's first thread waits for other
+ * processes, it calls this function after each signal and several times a second.
+ * @param check  returns 0 to let the waiting call continue, or another value to end the call with an error.
+ *               NULL removes the function */
 VERBENA_API void verbena_set_interrupt_check(int (*check)(void));
 
 /* ---- Contexts ---- */
@@ -110,8 +110,8 @@ VERBENA_API uint32_t verbena_context_rank(const verbena_context* context);
 VERBENA_API uint32_t verbena_context_size(const verbena_context* context);
 /* Waits until all ranks have made this call. Collective. Does not wait for running kernels. */
 VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
-/* Waits until all RDMA operations that were posted by finished kernels of this rank are complete at the
- * peers. After the call, the source memory of puts may be reused. Not collective.
+/* Waits until the RDMA operations of all finished kernels of this rank are complete at the peers. After the
+ * call, the source memory of puts may be reused. Not collective.
  * @return VERBENA_REMOTE_ERROR if the context fails, which happens at the latest after
  *         VERBENA_SYMM_TIMEOUT_MS without progress;
  *         VERBENA_INVALID_USAGE if the context uses another library's heap and some ranks cannot be reached
@@ -128,8 +128,8 @@ VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
  *         VERBENA_INVALID_ARGUMENT if a team has failed because a member passed invalid arguments to a call;
  *         VERBENA_TIMEOUT if a kernel's wait timed out, on this rank or on a peer. The text names the wait,
  *         the team and the late rank. From then until verbena_team_reset(), all waits of that team return
- *         immediately. This applies to all members that can be reached by loads and stores, and to all other
- *         members that could be notified */
+ *         immediately on this rank, on every member that loads and stores reach, and on every other member
+ *         that could be notified */
 VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
 /* Fails the context: all current and later waits of this rank's kernels in this context return
  * immediately. */
@@ -161,24 +161,25 @@ typedef struct {
    * stores do not reach rank r. If two ranks reach each other, both must reach the same set of ranks. */
   const int64_t* deltas;
   /* In bytes. Adding multicast_delta to an address of this rank gives the multicast address of all ranks that
-   * loads and stores reach. 0: no multicast. Only teams that contain all of these ranks use multicast. */
+   * loads and stores reach. 0 means that the heap has no multicast addresses. Only teams that contain all of
+   * these ranks use multicast. */
   uint64_t multicast_delta;
   /* Values of the data members that the backend's context type adds to SymmContext, aligned to at most 16
    * bytes. The library places them directly after each team's SymmContext. extension_bytes is the size of the
    * derived type minus sizeof(SymmContext), or 0 if the type adds no members. */
   const void* extension;
   size_t extension_bytes;
-  /* 1: the backend's network supports signals and barriers of the world team only. The library then refuses
+  /* 1 if the backend's network supports signals and barriers of the world team only. The library then refuses
    * to create any other team in which some members do not reach each other by loads and stores. */
   int32_t is_world_only;
   /* Called once, with `argument`, as the last step of verbena_context_destroy() or of a failed
-   * verbena_context_create_over_heap(). NULL: no call. */
+   * verbena_context_create_over_heap(). May be NULL. */
   void (*release)(void* argument);
   void* argument;
   /* Addresses up to begin + reach_bytes are symmetric, even though memory after the first length_bytes bytes
    * is not part of the heap. 0 means length_bytes. */
   size_t reach_bytes;
-  /* [count_aliases]; NULL: no aliases. */
+  /* Array of count_aliases entries; NULL if there are no aliases. */
   const verbena_alias* aliases;
   size_t count_aliases;
 } verbena_heap;
@@ -187,8 +188,8 @@ typedef struct {
  * 512. Returns 0 if a setting in the environment is wrong. */
 VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
 /* Creates a context that allocates its windows from the given heap. Collective. Memory cannot be registered
- * in such a context. If loads and stores do not reach a member, only the backend's network reaches it. Apart
- * from VERBENA_SYMM_TEAMS, settings for memory and paths have no effect. */
+ * in such a context. Members that loads and stores do not reach are reached through the backend's network
+ * only. Settings for memory and paths have no effect, except VERBENA_SYMM_TEAMS. */
 VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
                                                             verbena_all_gather all_gather, void* argument,
                                                             uint32_t rank, uint32_t count_ranks,
@@ -205,9 +206,10 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * until the window is freed.
  *
  * The memory must come from cuMemCreate() with a POSIX file descriptor handle. ncclMemAlloc() and PyTorch's
- * expandable segments allocate such memory. The allocations must have the same size on all ranks, and all
- * ranks must register the same range of them. The window maps the memory at a second, symmetric address.
- * Kernels and calls on streams accept both addresses; the symmetric address is faster to translate.
+ * expandable segments allocate such memory. The allocations must have the same size on all ranks, and every
+ * rank must register the same range of its allocations. The window maps the memory at a second, symmetric
+ * address. Kernels and calls on streams accept both addresses. The symmetric address is faster, because it
+ * need not be looked up in a table.
  *
  * If the same range of the same allocations is registered again, the call returns the same window, which must
  * then be freed once per registration. If a rank has mapped different memory at its address since the first
@@ -216,7 +218,7 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * @param address       this rank's address of the memory; may differ between ranks
  * @param length_bytes  1 or more, the same on all ranks
  * @param window        receives the window; free it with verbena_window_free()
- * @return VERBENA_INVALID_USAGE if the memory was not allocated in this way */
+ * @return VERBENA_INVALID_USAGE if the memory does not come from cuMemCreate() with such a handle */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
 /* Waits until all operations of finished kernels are complete, then frees the window. Collective. No kernel
@@ -256,9 +258,9 @@ VERBENA_API verbena_result verbena_team_create(verbena_context* context, const u
  * members' kernels are complete, then clears the team's signals, barriers and failure word. The addresses of
  * the team's device contexts do not change. No kernel on any member may be using the team.
  * @param team  any team, including world and lsa; NULL on ranks that are not members
- * @return VERBENA_INVALID_USAGE if the context has failed, or if some members are reached by NCCL's network,
- *         because the host can neither clear signals in NCCL's memory nor wait for signals in flight. In both
- *         cases, create a new context */
+ * @return VERBENA_INVALID_USAGE if the context has failed, or if some members are reached through NCCL's
+ *         network: the host can neither clear signals in NCCL's memory nor wait for signals that are still in
+ *         flight. In both cases, create a new context */
 VERBENA_API verbena_result verbena_team_reset(verbena_context* context, verbena_team* team);
 /* Frees a team. Not collective. No kernel on any member may still be using the team. */
 VERBENA_API verbena_result verbena_team_free(verbena_team* team);
@@ -282,8 +284,9 @@ VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
  * do not interfere with each other if each uses a different workspace.
  * @param team         the members; may be freed before the workspace. NULL on ranks that are not members.
  *                     These ranks use their workspace only in the collective calls
- * @param slots_bytes  bytes of GPU memory for slots, the same on all ranks; 0: no slots. The memory is split
- *                     into 4 * blocks * members slots, which must have at least 128 bytes each
+ * @param slots_bytes  bytes of GPU memory for slots, the same on all ranks; 0 for a workspace without slots.
+ *                     The memory is split into 4 * blocks * members slots, and each slot must have at least
+ *                     128 bytes
  * @param blocks       number of blocks of the largest grid that uses the workspace, 1 to 512, the same on all
  *                     ranks
  * @param workspace    receives the workspace; free it with verbena_workspace_free(), or by destroying the
@@ -360,16 +363,17 @@ VERBENA_API verbena_result verbena_wait_on_stream(const verbena_team* team, uint
 VERBENA_API verbena_result verbena_put_on_stream(const verbena_team* team, void* destination,
                                                  const void* source, size_t length_bytes, uint32_t peer,
                                                  void* stream);
-/* A piece of verbena_put_pieces_on_stream(): the arguments of one verbena_put_on_stream(). */
+/* One of the copies that verbena_put_pieces_on_stream() makes. The members are arguments of
+ * verbena_put_on_stream(). */
 typedef struct {
   void* destination;
   const void* source;
   size_t length_bytes;
 } verbena_piece;
-/* Copies pieces to a peer, up to 16 per kernel. A later verbena_signal_on_stream() of the stream follows all
- * of them. If any argument is invalid, nothing is enqueued.
+/* Copies pieces to a peer. Each kernel copies up to 16 pieces. A later verbena_signal_on_stream() on the same
+ * stream takes effect after all pieces have arrived. If any argument is invalid, nothing is enqueued.
  * @param pieces  `count` pieces in host memory, copied by the call; must not overlap at the peer
- * @param count   number of pieces; 0: the call does nothing
+ * @param count   number of pieces; if it is 0, the call does nothing
  * @param peer    a rank of the team */
 VERBENA_API verbena_result verbena_put_pieces_on_stream(const verbena_team* team, const verbena_piece* pieces,
                                                         size_t count, uint32_t peer, void* stream);

@@ -1,5 +1,5 @@
-"""Prints shell commands that set the two variables by which NCCL finds and loads this package's plugin. Use it as
-`eval "$(python -m verbena)"`."""
+"""Prints shell commands that set two environment variables, so that NCCL finds and loads this package's plugin. Run `eval "$(python -m
+verbena)"`."""
 import os
 import pathlib
 import shlex

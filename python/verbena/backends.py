@@ -7,7 +7,7 @@ from verbena.constants import Backend
 
 @dataclasses.dataclass(frozen=True)
 class VendorLibrary:
-    """The library of a backend's vendor, and where the vendor's wheel or package installs it."""
+    """The library of a backend's vendor. The fields say where the vendor's wheel or package installs the library."""
 
     wheel: str = ""     # nvidia/WHEEL/lib in site-packages
     variable: str = ""  # an environment variable that names the folder instead
@@ -22,13 +22,13 @@ class VendorLibrary:
 class BackendRow:
     # The primitives over this backend: the file lib<bitcode>.bc, and the key in a Triton kernel's extern_libs.
     bitcode: str
-    # The module that contains the builder and, if `library` is set, PROTOTYPES of its functions. Imported at first use.
+    # The module that contains the builder and, if `library` is set, PROTOTYPES of the library's functions. It is imported at first use.
     module: str
     builder: str
     library: str = ""  # the library that creates contexts; empty for libverbena.so
     origin: str = ""   # how to get `library`; part of the error if it is missing
     vendor: VendorLibrary = VendorLibrary()
-    # Whether the primitives call the vendor's device code, so that kernels must be linked with it.
+    # True if the primitives call the vendor's device code, so that kernels must be linked with this code.
     calls_vendor: bool = False
 
 
@@ -36,7 +36,7 @@ _NCCL = BackendRow(
     bitcode="verbena_symm_nccl", module="verbena.nccl", builder="NCCLSymmContextBuilder", library="libverbena_nccl.so",
     origin="CMake builds it beside libverbena.so where it finds CUDA and nccl_device.h of NCCL 2.28.7 or newer "
            "(VERBENA_NCCL_INCLUDE names the folder)",
-    # NCCL does not ship its device code: it is built from NCCL 2.29 or newer with EMIT_LLVM_IR=1.
+    # NCCL's packages do not contain its device code. Build it from the source of NCCL 2.29 or newer, with EMIT_LLVM_IR=1.
     vendor=VendorLibrary("nccl", "NCCL_LIB_DIR", device="libnccl_device"))
 
 BACKENDS: dict[Backend, BackendRow] = {
@@ -50,12 +50,12 @@ BACKENDS: dict[Backend, BackendRow] = {
                              hint="Triton 3.6 can read the device code of NVSHMEM 3.4"),
         calls_vendor=True),
 }
-# The primitives for all backends in one file: each call reads the backend from the context.
+# One file that contains the primitives for all backends. Each call reads the backend from the context.
 ANY_BITCODE = "verbena_symm_any"
 
 
 def find_bitcode(backend: Backend) -> str:
-    """Returns the key and file name of a backend's bitcode, or of the bitcode for all backends if DEFAULT is passed."""
+    """Returns the key and the file name of a backend's bitcode. For DEFAULT, returns those of the bitcode that serves all backends."""
     return ANY_BITCODE if backend == Backend.DEFAULT else BACKENDS[backend].bitcode
 
 

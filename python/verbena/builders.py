@@ -1,4 +1,4 @@
-"""Builders: create contexts over a communicator of the application. All builders have the same interface."""
+"""Builders, which create contexts over a communicator of the application. All builders have the same interface."""
 import abc
 import importlib
 from typing import Any
@@ -32,19 +32,20 @@ class SymmContextBuilder(abc.ABC):
 
     @property
     def context(self) -> SymmetricContext:
-        """The context. The first use creates it and is collective. Close it by the builder's close() or its own."""
+        """The context. The first access creates the context, and is collective. To close the context, call its close() or the builder's
+        close()."""
         if self._context is None:
             self._context = self._make_context()
         return self._context
 
     def allocate(self, length_bytes: int) -> SymmetricWindow:
-        """Allocates a window of `length_bytes` for buffers. torch.as_tensor(window, device="cuda").view(dtype) makes a tensor
-        of it. Collective."""
+        """Allocates a window of `length_bytes` for buffers. torch.as_tensor(window, device="cuda").view(dtype) returns a tensor in the
+        window. Collective."""
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MAX_SIGNALS * SIGNAL_BYTES) -> int:
-        """Returns the address of the device context, which kernels that use `buffer` take as ctx_ptr. The buffer is a tensor in
-        a window of the context, or memory of the application if the backend supports that. The builder's first call is collective.
+        """Returns the address of the device context. Kernels that use `buffer` take this address as ctx_ptr. The buffer is a tensor in a
+        window of the context, or memory of the application if the backend supports that. The builder's first call is collective.
         Later calls are collective only if the buffer is memory of the application."""
         check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
@@ -73,11 +74,11 @@ class SymmContextBuilder(abc.ABC):
     def _make_context(self) -> SymmetricContext: ...
 
     def _make_context_with(self, address: int, length_bytes: int) -> SymmetricContext:
-        """Creates the context if build() is the first call. A backend may make that call's buffer part of its heap."""
+        """Creates the context in the first call of build(). A backend may include the buffer of this call in its heap."""
         return self._make_context()
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
-        """Returns the window that contains the whole range at the same address, or None."""
+        """Returns the window whose own addresses contain the whole range, or None."""
         window = self.context.find_window(address)
         if window is None or not 0 <= address - window.address <= window.length_bytes - length_bytes:
             return None
@@ -92,8 +93,8 @@ class SymmContextBuilder(abc.ABC):
 class VerbenaSymmContextBuilder(SymmContextBuilder):
     """Creates contexts of Verbena's own symmetric memory. Ranks find each other through the communicator's all-gather.
 
-    A buffer may also be memory of the application. Then every build() is collective, because on any rank the allocator may
-    have replaced the memory at the same address."""
+    A buffer may also be memory of the application. In this case, every call of build() is collective, because the allocator of any rank may
+    have replaced the memory at this address since the last call."""
 
     name = "verbena"
 
@@ -128,7 +129,7 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
     def _admit(self, address: int, length_bytes: int) -> None:
         window = self.context.register_memory(address, length_bytes)
         if window.handle in self._registered:
-            window.free()  # registrations are counted, and one is enough for each buffer
+            window.free()  # registrations are counted, and each buffer needs only one
         else:
             self._registered[window.handle] = window
 

@@ -1,4 +1,4 @@
-"""Adapters for communicators of the application. An adapter offers ranks, an all-gather, and NCCL's handle."""
+"""Adapters for communicators of the application. An adapter provides the ranks, an all-gather, and NCCL's handle."""
 import warnings
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ class Communicator(Protocol):
 
 def adapt(communicator: Any) -> Communicator:
     """Wraps a TorchComms communicator or a process group of torch.distributed."""
-    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # methods that process groups have in every PyTorch
+    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # methods of process groups in every version of PyTorch
         return ProcessGroupCommunicator(communicator)
     return TorchCommsCommunicator(communicator)
 
@@ -59,8 +59,8 @@ class TorchCommsCommunicator:
         return [everything[place:place + len(mine)] for place in range(0, len(everything), len(mine))]
 
     def find_native_handle(self) -> int:
-        """Returns the ncclComm_t. Uses get_native_handle() if there is one: it was proposed, but no release has it. The NCCL and
-        NCCLX backends of releases offer get_nccl_comm_ptr() instead."""
+        """Returns the ncclComm_t. Uses get_native_handle() if the backend has this function, which was proposed but is not in any release.
+        In releases, the NCCL and NCCLX backends have get_nccl_comm_ptr() instead."""
         if hasattr(self._comm, "get_native_handle"):
             return int(self._comm.get_native_handle())
         implementation = self._find_implementation()

@@ -1,4 +1,4 @@
-"""Contexts: the ranks that share symmetric memory."""
+"""Contexts. The ranks of a context share symmetric memory."""
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from verbena.workspace import SymmetricWorkspace
 AllGather = Callable[[bytes], Sequence[bytes]]
 
 _ERROR_TEXT_BYTES = 512
-# The library may write a line at any time: what it was given last lives as long as the process.
+# The library may write a line at any time, so the last function that was passed to it lives as long as the process.
 _log_sink: Any = None
 
 
@@ -44,9 +44,9 @@ def _make_log_function(sink: Callable[[int, str], None]) -> Callable[[int, bytes
 class SymmetricContext:
     """One rank's context of symmetric memory. It owns the rank's windows, teams, workspaces and pools.
 
-    A context uses the GPU that is current when it is created (torch.cuda.set_device). Methods marked "collective" must be
-    called by all ranks, in the same order, by one thread per rank at a time; any thread may call the other methods at any
-    time. A context that is never closed lives until the process ends. Failures raise VerbenaError."""
+    A context uses the GPU that is current when it is created (torch.cuda.set_device). All ranks must call the methods marked "collective",
+    in the same order; on each rank, only one thread at a time may call such a method. Any thread may call all other methods at any time. A
+    context that is never closed lives until the process ends. Failures raise VerbenaError."""
 
     def __init__(self, unique_id: bytes, rank: int, count_ranks: int) -> None:
         """Creates a context. Collective.
@@ -80,8 +80,8 @@ class SymmetricContext:
         """Creates a context whose ranks communicate through the application's all-gather. Collective.
 
         Args:
-            all_gather: `all_gather(mine)` returns a sequence of the bytes of all ranks, in rank order; all have the same
-                length. Every collective call of the context calls it.
+            all_gather: `all_gather(mine)` returns a sequence with the bytes of all ranks, in rank order. All ranks pass the same number of
+                bytes. Every collective call of the context calls this function.
             rank: this rank's number, 0 to count_ranks - 1.
             count_ranks: number of ranks.
         """
@@ -139,7 +139,7 @@ class SymmetricContext:
         self._check(self._library.context_barrier(self.handle))
 
     def quiet(self) -> None:
-        """Waits until all RDMA operations that this rank's finished kernels requested are complete. Not collective."""
+        """Waits until the RDMA operations of all finished kernels of this rank are complete. Not collective."""
         self._check(self._library.context_quiet(self.handle))
 
     def abort(self) -> None:
@@ -148,8 +148,8 @@ class SymmetricContext:
         self._library.context_abort(self.handle)
 
     def check_error(self) -> None:
-        """Raises VerbenaError, with the reason, if this rank's kernels can no longer wait for peers: after abort(), a
-        timeout or a network failure. Never waits. Not collective."""
+        """Raises VerbenaError, with the reason, if this rank's kernels can no longer wait for peers, because of abort(), a timeout or a
+        network failure. Never waits. Not collective."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._library.context_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
@@ -166,8 +166,8 @@ class SymmetricContext:
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
 
     def create_pool(self, length_bytes: int) -> SymmetricPool:
-        """Creates a pool: symmetric memory of `length_bytes` from which PyTorch's own allocator takes tensors. All ranks
-        pass the same length. Collective."""
+        """Creates a pool, which has `length_bytes` of symmetric memory. PyTorch's own allocator takes tensors from the pool. All ranks pass
+        the same length. Collective."""
         return SymmetricPool(self, self._make("pool_create", length_bytes))
 
     def find_window(self, address: int) -> SymmetricWindow | None:
@@ -183,7 +183,7 @@ class SymmetricContext:
 
     @property
     def lsa(self) -> SymmetricTeam:
-        """The team of the ranks whose memory this rank can load from and store to directly, this rank included."""
+        """The team of the ranks whose memory this rank can access by loads and stores, including this rank."""
         return SymmetricTeam(self, self._library.team_lsa(self.handle), is_owned=False)
 
     def split(self, parent: SymmetricTeam | None, color: int, key: int = 0) -> SymmetricTeam | None:
@@ -247,7 +247,7 @@ class Carrier:
         return failure
 
     def _gather(self, _: Any, mine: int, everyones: int, bytes_each: int) -> int:
-        # An exception cannot pass through C: it is kept, and becomes the cause of the library's error.
+        # An exception cannot pass through C. This function keeps the exception, which becomes the cause of the library's error.
         try:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]

@@ -13,7 +13,8 @@ from verbena.constants import Backend
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
 OPS_VARIABLE = "LIBVERBENA_OPS_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
-# PyTorch's variable for the same file. It is searched first. The other places are searched too, since it may name PyTorch's file.
+# PyTorch's variable for the same file. Its folder is searched first. All other places are searched, too, because the variable may name
+# PyTorch's own file.
 TORCH_VARIABLE = "TORCH_SYMM_LIB_PATH"
 LIBRARY_NAME = "libverbena.so"
 OPS_LIBRARY_NAME = "libverbena_ops.so"
@@ -46,7 +47,7 @@ class LibraryFinder:
 
     @classmethod
     def find_backend_library(cls, backend: Backend) -> str:
-        """Returns the path of the library that creates the backend's contexts. It lies in the folder of libverbena.so."""
+        """Returns the path of the library that creates the backend's contexts. The library is in the same folder as libverbena.so."""
         return _find(BACKENDS[Backend(backend)].library, LIBRARY_VARIABLE, _list_folders(), stands_for_folder=True)
 
     @classmethod
@@ -67,8 +68,9 @@ class LibraryFinder:
 
     @classmethod
     def find_vendor_bitcode(cls, backend: Backend, capability: int | None = None) -> str:
-        """Returns the path of the device code of the backend's vendor. If the vendor has one file per kind of GPU, returns the
-        file for the compute capability (such as 90) or the nearest lower one. Without a capability, returns any of them."""
+        """Returns the path of the device code of the backend's vendor. If the vendor has one file per kind of GPU, returns the file for the
+        given compute capability (such as 90) or, if there is none, for the nearest lower capability. Without a capability, returns any of
+        these files."""
         vendor = BACKENDS[backend].vendor
         try:
             return _find(f"{vendor.device}.bc", vendor.variable, _list_vendor_folders(vendor.wheel),

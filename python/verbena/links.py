@@ -1,5 +1,5 @@
-"""Detects whether NVLink connects GPUs. Uses NVIDIA's management library (NVML), because it sees all GPUs of the host regardless
-of CUDA_VISIBLE_DEVICES."""
+"""Detects whether NVLink connects this process's GPU with other GPUs of the host. Uses NVIDIA's management library (NVML), because NVML
+sees all GPUs of the host regardless of CUDA_VISIBLE_DEVICES."""
 import ctypes
 from collections.abc import Sequence
 from typing import Any
@@ -22,8 +22,8 @@ def find_bus_id() -> str:
 
 
 def has_nvlink(bus_id: str, peers: Sequence[str], library: Any = None) -> bool:
-    """Returns whether NVLink or NVSwitch connects the GPU with each of `peers`, which are GPUs of the same host. Returns False if
-    NVML does not say. `library` replaces libnvidia-ml.so.1."""
+    """Returns True if NVLink or NVSwitch connects the GPU with all of `peers`, which are bus ids of GPUs on the same host. Returns False if
+    NVML does not report this. `library` replaces libnvidia-ml.so.1."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1") if library is None else library
         if nvml.nvmlInit_v2():

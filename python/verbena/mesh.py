@@ -11,8 +11,9 @@ def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, Symme
     """Creates a team for each dimension of a PyTorch DeviceMesh. Collective over the context, which must have the same ranks as the
     mesh's default process group.
 
-    Returns a dictionary from the dimension's name (or its index, without a name) to this rank's team: the ranks whose mesh
-    coordinates differ from this rank's only in that dimension. Ranks outside the mesh get an empty dictionary."""
+    Returns a dictionary that maps the name of each dimension (or its index, if it has no name) to this rank's team along the dimension. The
+    team contains the ranks whose mesh coordinates equal this rank's coordinates in all other dimensions. Ranks outside the mesh get an
+    empty dictionary."""
     place = mesh.get_coordinate()
     names = mesh.mesh_dim_names or [str(number) for number in range(len(mesh.shape))]
     teams = {}
@@ -25,7 +26,7 @@ def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, Symme
 
 
 def _number_line(shape: Any, place: Any, dimension: int) -> int:
-    """Returns the index, among all lines of ranks along the dimension, of the line through `place`."""
+    """All ranks that differ only in their coordinate along `dimension` form a line. Returns the index of the line that contains `place`."""
     number = 0
     for other, length in enumerate(shape):
         if other != dimension:

@@ -1,5 +1,6 @@
 """Mixture of experts on tensors: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back (combine),
-among the GPUs of one host or of several. docs/moe.md describes the layouts and the sums; include/verbena/moe.h says what both calls guarantee.
+between the GPUs of one or several hosts. docs/moe.md describes the layouts and the sums; include/verbena/moe.h says what both calls
+guarantee.
 
     with verbena.SymmetricContext.from_environment() as context, \\
             verbena.moe.ExpertExchange(context, experts=256, max_tokens=128, top_k=8, hidden=7168) as exchange:

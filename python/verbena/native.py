@@ -1,4 +1,4 @@
-"""Bindings (ctypes) of libverbena.so and the libraries beside it, as declared in include/verbena. Errors become exceptions."""
+"""Bindings (ctypes) for libverbena.so and the other libraries in its folder, as declared in include/verbena. Errors become exceptions."""
 import atexit
 import ctypes
 import enum
@@ -131,7 +131,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# For each function: (type of the result, types of the arguments).
+# For each function, (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -264,14 +264,15 @@ def _check_signals(raised: list[BaseException]) -> Iterator[int]:
     """Lets Python run its signal handlers at each step. Yields 0, or 1 after a handler raised an exception such as
     KeyboardInterrupt, which is appended to `raised`.
 
-    This is a generator because Python runs handlers as soon as it executes Python code: here, inside the `try`."""
+    This is a generator, because Python runs signal handlers as soon as it executes Python code. In a generator, the first such code is
+    inside the `try`."""
     result = 0
     while True:
         try:
             yield result
             ctypes.pythonapi.PyErr_CheckSignals()
             result = 0
-        except GeneratorExit:  # the interpreter ends
+        except GeneratorExit:  # the interpreter is shutting down
             return
         except BaseException as error:
             raised.append(error)
@@ -281,7 +282,7 @@ def _check_signals(raised: list[BaseException]) -> Iterator[int]:
 _raised: list[BaseException] = []
 _signals = _check_signals(_raised)
 next(_signals)
-# The library calls this during a wait of the main thread.
+# The library calls this function while the main thread waits.
 _INTERRUPT_CHECK = InterruptFunction(_signals.__next__)
 
 
@@ -303,7 +304,7 @@ class NativeLibrary:
             function = getattr(self._library, f"verbena_{name}")
             function.restype, function.argtypes = returned, arguments
 
-    def __getattr__(self, name: str) -> Any:  # the first time only
+    def __getattr__(self, name: str) -> Any:  # only called once per name
         function = getattr(self._library, f"verbena_{name}")
         setattr(self, name, function)
         return function
@@ -319,7 +320,7 @@ class NativeLibrary:
         raise VerbenaError(Result(result), text.decode())
 
     def make(self, name: str, *arguments: Any) -> int | None:
-        """Calls a function that writes a handle to its last argument, and returns that handle; None if it is NULL."""
+        """Calls a function that writes a handle to its last argument. Returns the handle, or None if it is NULL."""
         handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value

@@ -1,5 +1,5 @@
-"""The backends nccl and ncclx: contexts over NCCL's windows, and the features of the NCCL library that the process has loaded.
-Symbols distinguish NCCLX from NCCL, because the version string does not do so reliably."""
+"""The backends nccl and ncclx, which create contexts over NCCL's windows. Also detects the features of the NCCL library that the process
+has loaded. NCCLX is recognised by its symbols, because the version string does not distinguish it from NCCL reliably."""
 import ctypes
 import enum
 import os
@@ -49,7 +49,7 @@ class NcclLibrary:
         code = ctypes.c_int(0)
         if self._library.ncclGetVersion(ctypes.byref(code)) != 0:
             raise BackendUnavailable(f"{self.path}: ncclGetVersion failed")
-        # The encoding of NCCL_VERSION in nccl.h since 2.9.
+        # Encoded like NCCL_VERSION in nccl.h since version 2.9.
         return code.value // 10000, code.value // 100 % 100, code.value % 100
 
     @property
@@ -77,11 +77,11 @@ class NcclLibrary:
 
 
 class NCCLSymmContextBuilder(SymmContextBuilder):
-    """Creates contexts over NCCL's windows and a device communicator of the given communicator. Close the builder before the
-    communicator.
+    """Creates contexts over NCCL's windows, with a device communicator that is created from the given communicator. Close the builder
+    before the communicator.
 
     If build() is the first call, its buffer becomes part of the context, and kernels use the buffer's own address. The buffer
-    must come from ncclMemAlloc or another user of cuMemCreate. All later buffers must lie in windows of allocate()."""
+    must come from ncclMemAlloc or another user of cuMemCreate. All later buffers must lie in windows that allocate() returned."""
 
     name = "nccl"
     _own: tuple[int, int] | None = None  # address and length of the buffer that became part of the context
@@ -112,7 +112,7 @@ class NCCLSymmContextBuilder(SymmContextBuilder):
 
 
 class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
-    """Like NCCLSymmContextBuilder, with NCCLX, which adds host functions."""
+    """Does the same as NCCLSymmContextBuilder, but with NCCLX, which adds host functions."""
 
     name = "ncclx"
 
@@ -147,7 +147,7 @@ def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buff
     if (context.rank, context.size) != (rank, world_size):
         places = (f"rank {rank} of {world_size} is rank {context.rank} of {context.size} in the communicator: pass the "
                   "communicator's rank and size")
-        context.abort()  # abort() is not collective, and the arguments of other ranks may be right
+        context.abort()  # abort() is not collective, which matters because the arguments of the other ranks may be valid
         context.close()
         raise ValueError(places)
     address = context.world.device_context
@@ -160,5 +160,5 @@ def destroy_nccl_symm_context(device_context: int) -> None:
     _made.pop(device_context).close()
 
 
-# The name in PyTorch's bindings.
+# The name that PyTorch's bindings use.
 _create_nccl_symm_context_from_comm = create_nccl_symm_context_from_comm

@@ -1,5 +1,5 @@
-"""The backend nvshmem: contexts over NVSHMEM's heap. Finds the process's NVSHMEM library, and initialises NVSHMEM in the modules
-of kernels that call it."""
+"""The backend nvshmem, which creates contexts over NVSHMEM's heap. Finds the process's NVSHMEM library, and initialises NVSHMEM in the CUDA
+modules whose kernels call it."""
 import ctypes
 import dataclasses
 import functools
@@ -25,7 +25,8 @@ PROTOTYPES: Prototypes = {
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
-    """Returns the NVSHMEM library that the process has loaded, or else loads the wheel's. Never loads a second copy."""
+    """Returns the NVSHMEM library that the process has loaded. If there is none, loads the library from NVSHMEM's wheel. Never loads a
+    second copy."""
     try:
         return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -51,9 +52,9 @@ class _Module:
 class ModuleKeeper:
     """Tracks the CUDA modules that contain NVSHMEM's device library.
 
-    Each module must be initialised once, on the GPU that loaded it, after NVSHMEM is initialised. For a module that only serves
-    NVSHMEM (`is_needed`), prepare() raises an error as long as initialising is impossible. A module that also serves other
-    backends is initialised once there is a context over NVSHMEM."""
+    Each module must be initialised once, on the GPU that loaded it, after NVSHMEM is initialised. If a module only serves NVSHMEM
+    (`is_needed`), prepare() raises an error as long as the module cannot be initialised. A module that also serves other backends is
+    initialised once there is a context over NVSHMEM."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,8 +73,8 @@ class ModuleKeeper:
         return any(self._is_due(module, device) for module in self._waiting)
 
     def prepare(self, device: int) -> None:
-        """Initialises the modules of the calling thread's GPU that wait for it and are needed now. Waits for the GPU, so none of
-        its streams may be capturing a graph."""
+        """Initialises those modules of the calling thread's GPU that are needed now and have not been initialised yet. Waits for the GPU,
+        so none of its streams may be capturing a graph."""
         with self._lock:
             for module in [one for one in self._waiting if self._is_due(one, device)]:
                 library = load_nvshmem()
@@ -101,7 +102,7 @@ class NVSHMEMSymmContextBuilder(SymmContextBuilder):
         context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
         places = (ranks.rank, ranks.size), (context.rank, context.size)
         if places[0] != places[1]:
-            # abort() is not collective, and the ranks of other processes may be right.
+            # abort() is not collective, which matters because the ranks of the other processes may be valid.
             context.abort()
             context.close()
             raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator must have the same ranks".format(

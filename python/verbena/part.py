@@ -34,19 +34,20 @@ _Part = TypeVar("_Part", bound="CollectivePart")
 
 
 class CollectivePart(ContextPart):
-    """A part that all ranks free together, by free() or at the end of a `with` block."""
+    """A part of a context that all ranks free together, by free() or at the end of a `with` block."""
 
     def __enter__(self: _Part) -> _Part:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        # After an exception the peers may not make the collective free(). Closing the context frees the part.
+        # After an exception, the peers may not call the collective free(), so this rank does not call it either. Closing the context frees
+        # the part.
         if kind is None:
             self.free()
 
     def free(self) -> None:
-        """Frees the part. Does nothing if it was freed, or its context was closed. Collective."""
+        """Frees the part. Does nothing if the part was already freed or its context was closed. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and self._is_owned and not self._context.is_closed:
             self._library.check(getattr(self._library, f"{self._name}_free")(handle))

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class SymmetricPool(CollectivePart):
-    """Symmetric memory for PyTorch's allocator. Tensors created under `torch.cuda.use_mem_pool(pool.mem_pool)` lie in it.
+    """Symmetric memory for PyTorch's allocator. Tensors that are created inside `torch.cuda.use_mem_pool(pool.mem_pool)` lie in the pool.
 
     A tensor has the same offset on all ranks only if all ranks allocate and free tensors in the same order and with the same
-    sizes; check() compares this. free(), the end of a `with` block or closing the context frees the pool; each is collective.
-    Delete all tensors of the pool first."""
+    sizes; check() verifies this. The pool is freed by free(), at the end of a `with` block, or when the context is closed. In all three
+    cases, freeing is collective. Delete all tensors of the pool first."""
 
     _name = "pool"
 
@@ -44,7 +44,7 @@ class SymmetricPool(CollectivePart):
         self._allocator = None
 
     def check(self) -> None:
-        """Raises VerbenaError if ranks have allocated or freed differently. Collective."""
+        """Raises VerbenaError if the ranks have made different allocations. Collective."""
         self._library.check(self._library.pool_check(self.handle))
 
     @property

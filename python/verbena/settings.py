@@ -9,7 +9,7 @@ from verbena.setting_table import OTHERS, PREFIXES, SETTINGS
 
 
 def read(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the value of a setting, by the first of its names that is set; otherwise its default."""
+    """Returns the value of the first of the setting's names that is set in the environment, or the setting's default if none is set."""
     aliases, default, _ = SETTINGS[name]
     return next((environment[one].strip() for one in (name, *aliases) if environment.get(one, "").strip()), default)
 
@@ -19,7 +19,8 @@ def read_flag(name: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns one of the setting's words. Warns of any other value, and returns the default."""
+    """Returns the value of a setting that accepts only certain words. If the environment has any other value, logs a warning and returns
+    the default."""
     _, default, words = SETTINGS[name]
     value = read(name, environment)
     found = next((word for word in words if word.lower() == value.lower()), None)
@@ -29,7 +30,8 @@ def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
-    """Returns the names that begin as settings do and that no component of Verbena reads, each with the nearest setting."""
+    """Returns the environment variables that are named like settings but that no component of Verbena reads, each with the setting whose
+    name is most similar."""
     known = {*OTHERS, *SETTINGS}
     return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             for name in environment if name.startswith(PREFIXES) and name not in known}
@@ -37,6 +39,6 @@ def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
 
 @functools.cache
 def warn_about_unknown_names() -> None:
-    """Warns of typing errors, once in a process."""
+    """Logs a warning about settings with misspelt names, once in a process."""
     for name, nearest in find_unknown_names(os.environ).items():
         warnings.warn(f"verbena: {name}: unknown and ignored: did you mean {nearest}?", stacklevel=3)

@@ -15,12 +15,12 @@ _TABLE_WORDS = 1024
 class SymmetricTeam(ContextPart):
     """A team of ranks with its own signals and barriers. Kernels take it as an argument.
 
-    free(), the end of a `with` block or closing the context frees the team. Freeing a team is not collective.
+    The team is freed by free(), at the end of a `with` block, or when the context is closed. Freeing a team is not collective.
 
     The calls from barrier() to quiet() enqueue work on a stream of the context's GPU and return at once. `stream` is an
-    integer, a torch.cuda.Stream, or None for PyTorch's current stream (the default stream without PyTorch). They are not
-    collective calls and may be captured in a CUDA graph. The first such call on a GPU loads a kernel, which waits for
-    running kernels. If a wait times out, the context's check_error() raises the reason."""
+    integer, a torch.cuda.Stream, or None for PyTorch's current stream (the default stream without PyTorch). These calls are not collective,
+    and may be captured in a CUDA graph. The first such call on a GPU loads a kernel, which waits for running kernels. If a wait times out,
+    the context's check_error() raises the reason."""
 
     _name = "team"
 
@@ -57,7 +57,7 @@ class SymmetricTeam(ContextPart):
 
     @property
     def device_context(self) -> int:
-        """The address of the SymmContext in GPU memory: a kernel's `ctx_ptr`."""
+        """The address of the SymmContext in GPU memory, which kernels take as `ctx_ptr`."""
         return int(self._library.team_device_context(self.handle))
 
     def make_tilescale_table(self, window: SymmetricWindow) -> bytes:
@@ -72,7 +72,7 @@ class SymmetricTeam(ContextPart):
 
     @property
     def backend(self) -> Backend:
-        """The backend of the team's context. Kernels that take this team must be compiled for it, or for DEFAULT."""
+        """The backend of the team's context. Kernels that take this team must be compiled for this backend or for DEFAULT."""
         context = self._library.team_host_context(self.handle)
         return ContextType(ctypes.c_int32.from_address(context).value).backend
 
@@ -84,8 +84,8 @@ class SymmetricTeam(ContextPart):
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
-        """Sets, or adds `value` to, signal number `signal` of a peer. Takes effect after all earlier puts of the stream to
-        that peer."""
+        """Sets a peer's signal number `signal` to `value`, or adds `value` to it. Takes effect after all earlier puts of the stream to that
+        peer."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
                                                            operation, find_stream(stream)))
 
@@ -97,9 +97,8 @@ class SymmetricTeam(ContextPart):
         """Copies memory of this rank to a peer.
 
         Args:
-            destination: a tensor or an address in a window of this rank. The data goes to the same offset of the peer's
-                window.
-            source: a contiguous tensor, or (address, length in bytes). It must not change before quiet() or barrier().
+            destination: the part of the peer's window to write, given as the matching tensor or address in this rank's own window.
+            source: a contiguous tensor, or (address, length in bytes). The data must not change before quiet() or barrier().
             peer: the peer's rank in the team.
         """
         address, length_bytes = _measure(source)
@@ -107,10 +106,11 @@ class SymmetricTeam(ContextPart):
                                                         find_stream(stream)))
 
     def put_pieces(self, pieces: Any, peer: int, stream: Any = None) -> None:
-        """Copies several pieces of memory to a peer, up to 16 in one kernel. A later signal() on the stream follows all of them.
+        """Copies several pieces of memory to a peer. Each kernel copies up to 16 pieces. A later signal() on the stream takes effect after
+        all pieces have arrived.
 
         Args:
-            pieces: pairs (destination, source), as the arguments of put(). They must not overlap at the peer.
+            pieces: pairs (destination, source), like the arguments of put(). The destinations must not overlap.
             peer: the peer's rank in the team.
         """
         words = [word for destination, source in pieces for word in (_find_address(destination), *_measure(source))]
@@ -122,8 +122,7 @@ class SymmetricTeam(ContextPart):
 
         Args:
             destination: a contiguous tensor, or (address, length in bytes).
-            source: a tensor or an address in a window of this rank. The data comes from the same offset of the peer's
-                window.
+            source: the part of the peer's window to read, given as the matching tensor or address in this rank's own window.
             peer: the peer's rank in the team.
         """
         address, length_bytes = _measure(destination)

@@ -16,7 +16,8 @@ class TorchCommsSymmContextFactory:
     """Creates contexts from TorchComms communicators. A context is returned as the address that kernels take as ctx_ptr. The
     address is valid until destroy_contexts(comm) or comm.finalize(), which calls destroy_contexts()."""
 
-    # For each id(communicator): the communicator, kept so that no other object gets its id, and its builders by backend name.
+    # Maps id(communicator) to the communicator and its builders by backend name. The reference to the communicator ensures that no other
+    # object gets the same id.
     _builders: dict[int, tuple[Any, dict[str, SymmContextBuilder]]] = {}
 
     @staticmethod
@@ -35,7 +36,7 @@ class TorchCommsSymmContextFactory:
     @staticmethod
     def allocate(comm: Any, length_bytes: int, backend: Backend | int = Backend.DEFAULT) -> SymmetricWindow:
         """Allocates a window of `length_bytes` for buffers of a backend. torch.as_tensor(window, device="cuda").view(dtype)
-        makes a tensor of it. Collective."""
+        returns a tensor in the window. Collective."""
         return _find_builder(comm, _choose(comm, backend)).allocate(length_bytes)
 
     @staticmethod

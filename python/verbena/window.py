@@ -11,13 +11,14 @@ _CU_MEMORYTYPE_DEVICE = 2
 class SymmetricWindow(CollectivePart):
     """A window: memory that every rank has at the same offset of its symmetric heap.
 
-    free(), the end of a `with` block or closing the context frees the window; each is collective."""
+    The window is freed by free(), at the end of a `with` block, or when the context is closed. In all three cases, freeing is
+    collective."""
 
     _name = "window"
 
     @property
     def address(self) -> int:
-        """The address of this rank's part of the window. Kernels and copies use it, also to refer to the same offset in a peer's
+        """The address of this rank's part of the window. Kernels and copies also use this address to refer to the same offset in a peer's
         part."""
         return int(self._library.window_address(self.handle))
 
@@ -29,8 +30,8 @@ class SymmetricWindow(CollectivePart):
         return self.length_bytes
 
     def peer_address(self, rank: int) -> int | None:
-        """Returns the address by which this rank can load and store the memory of world rank `rank` in this window, or None
-        if that rank is reachable only by RDMA."""
+        """Returns the address by which this rank can access the memory of world rank `rank` in this window by loads and stores, or None if
+        that rank is reachable only by RDMA."""
         address = self._library.window_peer_address(self.handle, rank)
         return None if address is None else int(address)
 
@@ -62,7 +63,7 @@ def _is_on_gpu(address: int) -> bool:
     except OSError:
         return False
     kind = ctypes.c_uint(0)
-    # Memory that the driver does not know is host memory.
+    # If the driver does not know the memory, it is host memory.
     result = driver.cuPointerGetAttribute(ctypes.byref(kind), _CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                           ctypes.c_uint64(address))
     return bool(result == 0 and kind.value == _CU_MEMORYTYPE_DEVICE)

@@ -10,11 +10,11 @@ _ERROR_TEXT_BYTES = 512
 
 
 class SymmetricWorkspace(CollectivePart):
-    """A team's signals, barriers and slots for one stream. Kernels take it in place of a team.
+    """A team's signals, barriers and slots for one stream. Kernels take a workspace in place of a team.
 
-    Kernels that run at the same time do not interfere if each has its own workspace. free(), the end of a `with` block or
-    closing the context frees the workspace; each is collective. On ranks that are not members of the team, only the
-    collective methods (reset, free) and is_member may be used."""
+    Kernels that run at the same time do not interfere if each has its own workspace. The workspace is freed by free(), at the end of a
+    `with` block, or when the context is closed. In all three cases, freeing is collective. On ranks that are not members of the team, only
+    the collective methods (reset, free) and is_member may be used."""
 
     _name = "workspace"
 
@@ -54,7 +54,7 @@ class SymmetricWorkspace(CollectivePart):
 
     @property
     def backend(self) -> Backend:
-        """The backend of the workspace's context. Kernels that take this workspace must be compiled for it, or for DEFAULT."""
+        """The backend of the workspace's context. Kernels that take this workspace must be compiled for this backend or for DEFAULT."""
         self._require_member()
         context = self._library.workspace_host_context(self.handle)
         return ContextType(ctypes.c_int32.from_address(context).value).backend

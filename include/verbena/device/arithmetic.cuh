@@ -1,6 +1,6 @@
-// Float arithmetic with bitwise identical results in all kernels and on the host. Each operation rounds once,
-// to nearest, and keeps subnormal values. It is never fused with another operation, whatever the compiler
-// options are. Internal to the device library.
+// Float arithmetic that gives bitwise identical results in all kernels and on the host. Each operation rounds
+// once, to nearest, and keeps subnormal values. No compiler option makes the compiler fuse operations. This
+// header is internal to the device library.
 #ifndef VERBENA_DEVICE_ARITHMETIC_CUH
 #define VERBENA_DEVICE_ARITHMETIC_CUH
 
@@ -86,8 +86,8 @@ VERBENA_DEVICE float choose_smaller(float a, float b) {
   return a != a || a < b ? a : b;
 #endif
 }
-// Like choose_larger(), for two words with two bfloat16 values each. Compares the values at the same
-// position.
+// Like choose_larger(), but for words that contain two bfloat16 values each. Compares the lower values with
+// each other, and the upper values with each other.
 VERBENA_DEVICE uint32_t choose_larger_pair(uint32_t a, uint32_t b) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;

@@ -34,7 +34,8 @@ VERBENA_DEVICE uint32_t get_shared_address(const void* shared) {
   return result;
 }
 
-// Initialises the barrier. Called by one thread; the block must sync before other threads use the barrier.
+// Initialises the barrier. One thread makes the call; the block must sync before other threads use the
+// barrier.
 VERBENA_DEVICE void init_copy_barrier(CopyBarrier* barrier, uint32_t count_arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(get_shared_address(barrier)), "r"(count_arrivals)
                : "memory");
@@ -74,7 +75,8 @@ VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity)
   return is_over != 0;
 }
 
-// Starts a bulk copy. Called by one thread. Bytes that arrive are counted in the barrier's current phase.
+// Starts a bulk copy. One thread makes the call. Bytes that arrive are counted in the barrier's current
+// phase.
 VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
                                                CopyBarrier* barrier) {
   asm volatile(
@@ -84,8 +86,8 @@ VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global,
       : "memory");
 }
 
-// Starts a bulk copy, which belongs to the bulk group that the thread commits next. Called by one thread. If
-// threads have written the bytes, call fence_async_proxy() first.
+// Starts a bulk copy, which belongs to the bulk group that the thread commits next. One thread makes the
+// call. If threads have written the bytes, call fence_async_proxy() first.
 VERBENA_DEVICE void copy_bulk_shared_to_global(void* global, const void* shared, uint32_t length_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(get_shared_address(shared)), "r"(length_bytes)
@@ -109,8 +111,8 @@ VERBENA_DEVICE void wait_bulk_groups_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(count_pending) : "memory");
 }
 
-// Order this thread's accesses to shared memory, or to all memory, before the accesses of bulk copies that
-// the thread starts later.
+// Order this thread's earlier accesses to shared memory, or to all memory, before the accesses of bulk copies
+// that the thread starts later.
 VERBENA_DEVICE void fence_async_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,7 +1,7 @@
 // Atomic read-modify-write operations on 4 and 8 bytes, with the memory orders and scopes of PTX. update()
 // and fetch_* return the previous value. reduce() and reduce_* return nothing and are cheaper. Addresses are
 // generic or global, as in memory_order.cuh, and aligned to the size of the word. Any thread may call these
-// functions. Combinations that PTX does not have do not compile.
+// functions. Combinations of types, orders and scopes that PTX does not have do not compile.
 #ifndef VERBENA_DEVICE_ATOMIC_CUH
 #define VERBENA_DEVICE_ATOMIC_CUH
 

@@ -23,8 +23,8 @@ struct GridBarrier {
   uint64_t* arrived;
   uint32_t count_blocks;
 
-  // Called by one thread of each block. If the work of other threads must be visible, the block must sync
-  // before the call. A release at GPU scope.
+  // Arrives at the barrier. One thread of each block makes the call. If the work of other threads must be
+  // visible, the block must sync before the call. The call is a release at GPU scope.
   // @return the value of `arrived` once the last block has arrived
   VERBENA_DEVICE uint64_t arrive() const {
     const uint64_t before = fetch_add<Order::kRelease, Scope::kGpu>(arrived, 1);
@@ -37,7 +37,7 @@ struct GridBarrier {
                                                                                      limits);
   }
 
-  // Arrives and waits. Called by all threads of the group.
+  // Arrives and waits. All threads of the group make the call.
   template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
             typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE WaitResult sync(const WaitLimits& limits, const Group& group = {}) const {
@@ -49,15 +49,16 @@ struct GridBarrier {
 };
 
 // A barrier between `count_ranks` GPUs or processes, with one group of threads on each. Each rank has
-// `count_ranks` words, one for each rank to write, and a word that counts its own rounds. All words must be 0
-// before the first use.
+// `count_ranks` words, into which the ranks write (one word per rank), and a word that counts the rank's own
+// rounds. All words must be 0 before the first use.
 struct SystemBarrier {
   uint64_t* const* arrivals;  // [count_ranks] addresses of each rank's words; rank r writes word r
   uint64_t* rounds;           // this rank's round
   uint32_t rank;
   uint32_t count_ranks;
 
-  // Called by all threads of the group, after a group barrier. A release at system scope.
+  // Arrives at the barrier. All threads of the group make the call, after a group barrier. The call is a
+  // release at system scope.
   // @return the new round, for wait()
   template <typename Group>
   VERBENA_DEVICE uint64_t arrive(const Group& group) const {
@@ -67,7 +68,7 @@ struct SystemBarrier {
     return round;
   }
 
-  // Called by all threads of the group, once for each arrive().
+  // Waits for all ranks. All threads of the group make the call, once for each arrive().
   template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
             typename Group>
   [[nodiscard]] VERBENA_DEVICE WaitResult wait(const Group& group, uint64_t round,

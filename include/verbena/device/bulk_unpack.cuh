@@ -16,7 +16,7 @@ namespace verbena::device {
 class CopyThroughShared {
  public:
   static constexpr int kPieceShift = 12;
-  // The alignment of loads. Unaligned loads make the engine 20 % slower.
+  // Alignment of loads in bytes. Unaligned loads make the engine 20 % slower.
   static constexpr uint32_t kLineBytes = 128;
   // A piece may start inside a line, and may have a head of up to 15 bytes.
   static constexpr uint32_t kStageBytes = (1u << kPieceShift) + 2 * kLineBytes;

@@ -8,8 +8,8 @@
 //
 // All accesses are weak. Before a thread copies data that other threads have written, it must acquire the
 // data (by load_acquire, or by a barrier after another thread's load_acquire). This also drops stale lines of
-// the L1 cache. Loads at system scope would not need it, but from mapped host memory they take 30 ns for each
-// thread, one after the other.
+// the L1 cache. Loads at system scope would not need an acquire. But from mapped host memory, such loads are
+// executed one after the other, and take 30 ns for each thread.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 

@@ -1,8 +1,8 @@
 // Declares the functions that the device library calls when it is compiled as ordinary C++. They return the
 // calling thread's position in the grid, wait in barriers, and access memory that other threads or a NIC may
-// access at the same time. They have the semantics of PTX. An emulator must define these functions.
-// tests/device/emulator is such an emulator; tests link it to run a grid. Any thread of an emulated grid may
-// call any of these functions.
+// access at the same time. These functions have the semantics of PTX. An emulator must define these
+// functions. tests/device/emulator is such an emulator; tests link it to run a grid. Any thread of an
+// emulated grid may call any of these functions.
 #ifndef VERBENA_DEVICE_EMULATION_H
 #define VERBENA_DEVICE_EMULATION_H
 
@@ -24,7 +24,7 @@ void sync_block();
 void sync_named(int barrier, int count_threads);
 void sync_cluster();
 void sync_warp(uint32_t lanes);
-// Programmatic dependent launch: wait and trigger (griddepcontrol). Any thread may call.
+// Programmatic dependent launch: wait and trigger (griddepcontrol). Any thread may call these functions.
 void wait_for_earlier_grids();
 void let_next_grid_start();
 uint32_t shuffle(uint32_t lanes, uint32_t value, int source_lane);

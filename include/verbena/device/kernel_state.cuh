@@ -16,7 +16,7 @@ namespace verbena::device {
 
 enum class ErrorCode : uint8_t { kNone, kBadCount, kBadIndex, kAborted, kTimedOut };
 
-// The first error of a launch, in memory that the host can also read. 0: no error.
+// The first error of a launch, in memory that the host can also read. The word is 0 if there is no error.
 struct alignas(8) ErrorWord {
   uint64_t bits;  // code in bits 0-7, group 8-15, peer 16-23, slot 24-31, block 32-63
 
@@ -43,20 +43,21 @@ enum class Fault : uint64_t {
 struct alignas(16) KernelArguments {
   static constexpr int kMaskWords = 4;
   uint64_t channel_mask[kMaskWords];           // block b uses the channel of the b-th set bit
-  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; null entry: no queue
+  UnpackDeviceHandle* const* receive_handles;  // [channels][groups][peers]; an entry is null if there is no
+                                               // queue
   const uint32_t* abort_word;                  // the host writes 1 to end all waits; may be NULL
   ErrorWord* error;                            // may be NULL
   TraceRing* trace;                            // may be NULL
-  uint32_t groups, peers;                      // dimensions of receive_handles, at most those of the
+  uint32_t groups, peers;                      // dimensions of receive_handles, at most the dimensions of the
                                                // KernelState
   uint64_t timeout_ns;                         // timeout of each wait
-  uint64_t faults;                             // set of Fault bits
+  uint64_t faults;                             // bits of Fault
 };
 static_assert(sizeof(KernelArguments) % 16 == 0, "copied in units of 16 bytes");
 
 // A receive queue of a group. As in NCCL, a receive first increments `head`, and then uses slot `head % 16`.
 struct alignas(16) ReceiveQueue {
-  UnpackDeviceHandle* handle;  // null: no queue
+  UnpackDeviceHandle* handle;  // null if there is no queue
   const NetUnpackMeta* meta;
   const char* bounce;
   uint64_t head;
@@ -105,8 +106,8 @@ VERBENA_HOST_DEVICE constexpr uint32_t find_lowest_bit(uint64_t bits) {
   return static_cast<uint32_t>(__builtin_popcountll((bits & (~bits + 1)) - 1));
 }
 
-// Returns the channel of a block, which is the position of the set bit that has `block` set bits below it in
-// the mask. Returns ~0 if there is no such bit.
+// Returns the channel of a block: the set bits of the mask are numbered from the lowest bit on, and the
+// channel is the position of set bit number `block`. Returns ~0 if there is no such bit.
 VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMaskWords], uint32_t block) {
   for (uint32_t word = 0; word < KernelArguments::kMaskWords; ++word) {
     uint64_t bits = mask[word];

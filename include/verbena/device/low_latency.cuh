@@ -2,10 +2,10 @@
 // over NVLink. Messages are sent in packets; the receiver recognises the arrival of a packet by its data
 // (packet.cuh). So no flag, fence, barrier or signal is needed.
 //
-// A call is an exchange between the blocks that have the same index on all ranks. It consists of send() or
-// broadcast(), followed by receive() or receive_reduce(), followed by turn() or finish(). All ranks make the
-// same calls in the same order. A message is received in the call in which it was sent. Sources and
-// destinations need no alignment.
+// A call is an exchange between the blocks that have the same index on all ranks. Each block calls send() or
+// broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
+// the same order. A message is received in the call in which it was sent. Sources and destinations need no
+// alignment.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -19,12 +19,12 @@
 // kernels see that the workspace's failure word is set, and neither send nor receive until the hosts have
 // reset the workspace (verbena_workspace_reset).
 //
-// Why no barrier is needed between calls: for each block, every member has four slots in the memory of every
-// other member, and call k uses slot k % 4. Four slots are enough if the kernel follows two rules. First, in
-// each call, every rank receives a message (which may be empty) from every other rank. Second, each rank
-// executes a fence or ends its kernel at least once every two calls. The fence orders the rank's reading and
-// emptying of slots before its next sends. Assume that rank p starts to write the packets of call k+4 into
-// its slot at rank q. Let f be the last call before rank p's most recent fence:
+// No barrier is needed between calls, for the following reason. For each block, every member has four slots
+// in the memory of every other member, and call k uses slot k % 4. Four slots are enough if the kernel
+// follows two rules. First, in each call, every rank receives a message (which may be empty) from every other
+// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence orders
+// the rank's reading and emptying of slots before its next sends. Assume that rank p starts to write the
+// packets of call k+4 into its slot at rank q. Let f be the last call before rank p's most recent fence:
 //   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. Rank p has finished call f, so it has received q's message of call f.
 //   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
@@ -68,7 +68,7 @@ class Patience {
 
  private:
   const SymmContext& context_;
-  uint64_t deadline_ns_ = 0;  // 0: not set yet
+  uint64_t deadline_ns_ = 0;  // 0 if not set yet
   WaitResult result_ = WaitResult::kReached;
   int32_t member_ = 0;
 };
@@ -221,8 +221,8 @@ class LowLatency {
   // contains the packet's sender. Call conclude() after receiving. When conclude() returns, all packets of
   // the group have been read.
 
-  // Packets of several members, in rank order. If kRanks is not 0, these are the packets of all members, and
-  // otherwise the packets of up to 4 members.
+  // Packets of several members, in rank order. If kRanks is 0, these are packets of up to 4 members,
+  // otherwise of all members.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -331,11 +331,12 @@ class LowLatency {
   }
   // ---- Exchanges in which every member sends to every member, including itself. So a thread keeps no data
   // in registers while it waits, and this rank's packet is not a special case. Data that needs notes
-  // (packet.cuh) is rare, and so are delayed packets. Both are handled by functions that are not inlined and
-  // take their arguments by value, which keeps the loops short and their variables in registers.
+  // (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases are not
+  // inlined and take their arguments by value, which keeps the loops short and the loops' variables in
+  // registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
-  // sender. 0: the packet arrived.
+  // sender. The value is 0 if the packet arrived.
   using Trouble = uint32_t;
   // Returns a value other than 0 if the team had failed before load_epoch(). A peer may set the failure word
   // at any moment, so threads of a group may get different results, which conclude() combines.

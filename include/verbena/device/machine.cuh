@@ -1,7 +1,7 @@
 // GPU instructions that C++ does not have: thread and block indices, barriers of blocks, warps and clusters,
-// warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words. On a GPU
-// they are PTX instructions; on the host they call the functions of emulation.h. The sync functions order the
-// memory accesses of the participating threads, at block scope.
+// warp shuffles and votes, clocks, programmatic dependent launch, and bit operations on two words. On a GPU,
+// the functions are PTX instructions. On the host, the functions call the functions of emulation.h. The sync
+// functions order the memory accesses of the participating threads, at block scope.
 #ifndef VERBENA_DEVICE_MACHINE_CUH
 #define VERBENA_DEVICE_MACHINE_CUH
 
@@ -150,7 +150,7 @@ VERBENA_DEVICE void sync_block() {
 #endif
 }
 
-// The two halves of a barrier of all threads of the cluster. The lanes of a warp must call each half
+// The two halves of a barrier for all threads of the cluster. The lanes of a warp must call each half
 // together. Everything that a thread has stored before the first half is visible to all threads after the
 // second half.
 VERBENA_DEVICE void arrive_at_cluster() {
@@ -258,8 +258,8 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 #endif
 }
 
-// In the functions from sync_warp() to elect_one(), `lanes` is a mask of lanes. All these lanes must call
-// with the same mask.
+// In the functions from sync_warp() to elect_one(), `lanes` is a mask of lanes. All lanes of the mask must
+// make the call, with the same mask.
 
 // Waits until all lanes of the mask have called.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
@@ -304,7 +304,7 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// Returns the bitwise or of the values of all lanes of the warp. All lanes must call it.
+// Returns the bitwise OR of the values of all lanes of the warp. All lanes must call it.
 VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -329,7 +329,7 @@ VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
 }
 
 // Returns true in exactly one lane, the lowest lane of the mask. On sm_90, the function uses an instruction
-// from which the compiler knows that only one lane continues.
+// that tells the compiler that only one lane continues.
 VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   uint32_t elected;
@@ -393,7 +393,7 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 // kernels may write or read. With programmatic dependent launch, the work before the call overlaps with the
 // earlier kernels.
 struct GridStart {
-  uint32_t programmatic_launch = 0;  // 1: lets the stream's next kernel start early
+  uint32_t programmatic_launch = 0;  // 1 if the stream's next kernel may start early
   // For tests: pauses before the wait for earlier grids, and after the trigger.
   uint32_t pause_before_ns = 0, pause_after_ns = 0;
 

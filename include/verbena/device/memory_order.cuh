@@ -1,12 +1,12 @@
 // Loads, stores and fences with the memory orders and scopes of PTX, for memory that other threads, GPUs, the
-// host or a NIC may access at the same time. On the host, they call the functions of emulation.h.
+// host or a NIC may access at the same time. On the host, these functions call the functions of emulation.h.
 //
 // Addresses must be aligned to the size of the access. Addresses are generic by default. With Space::kGlobal,
-// which is slightly faster, they must point to global memory (of this GPU, of a peer, or mapped host memory).
-// An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte accesses with the
-// same order. Any thread may call these functions, unless a comment says that a whole warp or block must call
-// them. Combinations that PTX does not have do not compile. Below sm_90, a cluster consists of one block, and
-// cluster scope is compiled as the wider .gpu scope.
+// which is slightly faster, addresses must point to global memory (of this GPU, of a peer, or mapped host
+// memory). An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte accesses
+// with the same order. Any thread may call these functions, unless a comment says that a whole warp or block
+// must call them. Combinations of orders, scopes and cache hints that PTX does not have do not compile. Below
+// sm_90, a cluster consists of one block, and cluster scope is compiled as the wider .gpu scope.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 
@@ -17,9 +17,8 @@
 
 namespace verbena::device {
 
-// Cache hints. Non-coherent loads (ld.global.nc) work on global memory only. Use them only for bytes that
-// nobody writes while a kernel may load them in this way, because no acquire can make such a load see new
-// values.
+// Cache hints. Non-coherent loads (ld.global.nc) work on global memory only. Use them only for bytes that do
+// not change while the kernel runs, because no acquire makes such a load see new values.
 enum class Cache : uint8_t {
   kDefault,
   kNoAllocate,

@@ -1,8 +1,8 @@
 // Accesses the memory of all GPUs of a multicast group at once, through NVLink switches (sm_90). A load
 // returns a reduction of the values of all GPUs; stores and updates go to all GPUs. Addresses are multicast
-// addresses, for example from symm_lsa_multicast_ptr(). Call fence_multicast() and a barrier between accesses
-// to the same memory by multicast address and by ordinary address. All accesses are relaxed at system scope;
-// to make an access a release, execute a fence before it.
+// addresses, for example from symm_lsa_multicast_ptr(). If the same memory is accessed both by its multicast
+// address and by its ordinary address, call fence_multicast() and a barrier between these accesses. All
+// accesses are relaxed at system scope; to make an access a release, execute a fence before it.
 //
 // The emulation accesses the GPUs one after the other, in the order of the multicast group.
 #ifndef VERBENA_DEVICE_MULTIMEM_CUH
@@ -58,8 +58,8 @@ inline constexpr bool kIsReduction =
 
 }  // namespace detail
 
-// Returns the reduction of the words of all GPUs: the sum (modulo 2^32 or 2^64), minimum, maximum, bitwise
-// and, or, or xor.
+// Returns the reduction of the words of all GPUs: the sum (modulo 2^32 or 2^64), minimum, maximum, or bitwise
+// AND, OR or XOR.
 // @tparam T  an integer of 4 or 8 bytes; minimum and maximum are signed if T is signed
 template <Operation operation, typename T>
 VERBENA_DEVICE T multimem_load_reduce(const T* address) {

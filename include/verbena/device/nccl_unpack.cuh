@@ -22,7 +22,7 @@ VERBENA_DEVICE bool is_in_range(uint32_t group, uint32_t index) {
   return group < State::kGroups && index < State::kPeers;
 }
 
-// Returns whether the queue exists; if not, reports an error. Called by one thread.
+// Returns whether the queue exists; if not, reports an error. One thread makes the call.
 template <typename State>
 VERBENA_DEVICE bool is_queue(State& state, uint32_t group, uint32_t index) {
   if (is_in_range<State>(group, index)) return true;
@@ -32,7 +32,8 @@ VERBENA_DEVICE bool is_queue(State& state, uint32_t group, uint32_t index) {
 
 }  // namespace detail
 
-// Sets up a queue. Called by one thread of the group. The group must call sync() before it uses the queue.
+// Sets up a queue. One thread of the group makes the call. The group must call sync() before it uses the
+// queue.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceUnpackSetup(State& state, void* handle, uint32_t group, uint32_t index) {
   if (!detail::is_queue(state, group, index)) return;
@@ -40,21 +41,21 @@ VERBENA_DEVICE void ncclNetDeviceUnpackSetup(State& state, void* handle, uint32_
   state.queues[group][index] = {queue, queue->meta, static_cast<const char*>(queue->bounce_buf), queue->head};
 }
 
-// Increments the head of a queue, before a receive. Called by one thread of the group.
+// Increments the head of a queue, before a receive. One thread of the group makes the call.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceIncrementHead(State& state, uint32_t group, uint32_t index) {
   if (detail::is_queue(state, group, index)) state.queues[group][index].head++;
 }
 
-// Writes the head of a queue back to its handle. Called by one thread of the group, after the group's last
-// unpack.
+// Writes the head of a queue back to its handle. One thread of the group makes the call, after the group's
+// last unpack.
 template <typename State>
 VERBENA_DEVICE void ncclNetDeviceSaveHead(State& state, void* handle, uint32_t group, uint32_t index) {
   if (detail::is_queue(state, group, index))
     static_cast<UnpackDeviceHandle*>(handle)->head = state.queues[group][index].head;
 }
 
-// Unpacks the message at the head of one queue to `data`. Called by all threads of the group.
+// Unpacks the message at the head of one queue to `data`. All threads of the group make the call.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, Copy& copy,
                                              uint32_t group_index, uint32_t index, void* data) {
@@ -69,9 +70,9 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(State& state, const Group& group, C
   trace(state.arguments.trace, TraceEvent::kMessagePlaced, group_index, index, queue.head);
 }
 
-// Unpacks the message at the head of queue p to data[p], for each set bit p of `mask`. Called by all threads
-// of the group. They must have acquired the messages; NCCL's kernels do so by reading their steps. Does
-// nothing for sends (kReceive is 0).
+// Unpacks the message at the head of queue p to data[p], for each set bit p of `mask`. All threads of the
+// group make the call. The threads must have acquired the messages; NCCL's kernels acquire messages when they
+// read the step counters of their connections. Does nothing if kReceive is 0, that is, for sends.
 template <int kReceive, typename State, typename Group, typename Copy>
 VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                         uint32_t mask, void* const* data) {

@@ -1,5 +1,5 @@
 // Functions with NVSHMEM's names and arguments that work on a Verbena team, for kernels that were written or
-// generated for NVSHMEM, such as TileScale's kernels. The team is the one in the program's table
+// generated for NVSHMEM, such as TileScale's kernels. The functions use the team in the program's table
 // (tilescale_ranks.cuh). The NVSHMEM library is not needed. As in NVSHMEM, only one thread, warp or block per
 // rank may use a team's barriers at a time.
 //

@@ -41,7 +41,8 @@ VERBENA_DEVICE float from_bits(uint32_t bits) {
 // format has no infinities, its largest exponent is used for finite values, too.
 template <int kExponent, int kMantissa, bool kHasInfinity, bool kSaturates>
 struct SmallFloat {
-  static constexpr int kShift = 23 - kMantissa;  // mantissa bits of a float minus those of this format
+  static constexpr int kShift = 23 - kMantissa;  // mantissa bits of a float minus mantissa bits of this
+                                                 // format
   static constexpr uint32_t kBits = 1 + kExponent + kMantissa, kSign = 1u << (kBits - 1);
   static constexpr uint32_t kNan = kSign - 1;
   static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;

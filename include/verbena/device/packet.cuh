@@ -66,8 +66,8 @@ struct Packet {
     detail::send_bits(there, stored);
   }
   VERBENA_DEVICE static Data poll(const char* here) { return detail::poll_bits<Data>(here); }
-  // Returns whether the polled packet has arrived. If it has a note, replaces kNoted in `stored` by the value
-  // in the note.
+  // Returns whether the polled packet has arrived. If the packet has a note, replaces kNoted in `stored` by
+  // the value in the note.
   VERBENA_DEVICE static bool has_come(Data& stored, const char* its_note, uint64_t epoch) {
     if (is_plain(stored)) return true;
     if (stored.x == 0 || stored.z == 0) return false;

@@ -46,7 +46,7 @@ VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
 // The pieces of a batch. All threads of the group have the same values.
 struct Batch {
   uint32_t pieces;       // number of pieces
-  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first one of a descriptor also has the head
+  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first piece of a descriptor also has the head
 };
 
 // Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a
@@ -103,8 +103,8 @@ class PieceWalk {
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // Each lane reads the number of the first piece of one of the next 32 descriptors. The descriptors that
-      // start at or before the wanted piece are in consecutive lanes, starting with lane 0.
+      // Each lane looks at one of the next 32 descriptors, and reads the number of its first piece. The
+      // descriptors that start at or before the wanted piece are in consecutive lanes, starting with lane 0.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));
       if (begun != kFullWarp) break;

@@ -45,11 +45,11 @@
 #define VERBENA_DEVICE inline
 #define VERBENA_DEVICE_FAR inline
 #endif
-// VERBENA_DEVICE_FAR marks templates that are not inlined. They are slow paths that are rare or wait for
-// PCIe, and if they were inlined, they would cost the fast paths registers and code size. In bitcode for a
-// single backend, however, everything is inlined. In bitcode for several backends (VERBENA_BITCODE_CALLS),
-// these templates are not inlined, because the slow paths of all backends together would slow down the fast
-// paths.
+// VERBENA_DEVICE_FAR marks templates that are not inlined. They are slow paths, which are rare or wait for
+// PCIe. If they were inlined, they would make the fast paths use more registers and code. There is one
+// exception: bitcode for a single backend inlines everything. Bitcode for several backends
+// (VERBENA_BITCODE_CALLS) does not inline these templates, because the slow paths of all backends together
+// would slow down the fast paths.
 
 // The GPU architecture of this compiler pass, such as 900 for sm_90; 0 on the host and in the host pass of
 // nvcc.
@@ -59,7 +59,7 @@
 #define VERBENA_ARCH 0
 #endif
 
-// 1 if device instructions may be used. They may not be used in the host pass of nvcc, which only parses the
+// 1 if device instructions may be used. The host pass of nvcc must not use them, because it only parses the
 // bodies of device functions.
 #if !VERBENA_EMULATED && VERBENA_ARCH > 0
 #define VERBENA_PTX 1
@@ -78,8 +78,8 @@
 
 namespace verbena::device {
 
-// VERBENA_DEVICE_FAULTS compiles in fault injection for tests. VERBENA_DEVICE_PROBES compiles in counters of
-// symm_* calls for profilers. Without these macros, no instruction is added.
+// If VERBENA_DEVICE_FAULTS is defined, tests can inject faults into kernels. If VERBENA_DEVICE_PROBES is
+// defined, kernels count their symm_* calls for profilers. Without these macros, no instruction is added.
 #ifdef VERBENA_DEVICE_FAULTS
 inline constexpr bool kHasFaults = true;
 #else

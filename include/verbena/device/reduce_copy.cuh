@@ -2,7 +2,7 @@
 // threads keeps the loads of several ranks and vectors in flight. The caller passes two functions: the
 // prologue transforms each rank's elements before they are added, and the epilogue receives the sums.
 //
-// If the team's size is known at compile time, pass it as kRanks; otherwise pass 0. If it is known, the
+// If the team's size is known at compile time, pass it as kRanks; otherwise pass 0. With a known size, the
 // ranks' addresses stay in registers, and the loops over ranks contain no branches. No function here waits,
 // so the caller must synchronise the ranks by barriers, signals or flags.
 #ifndef VERBENA_DEVICE_REDUCE_COPY_CUH
@@ -37,7 +37,8 @@ class RankDeltas {
  private:
   int64_t bytes_[kRanks];
 };
-// For teams whose size is not known at compile time. Reads the deltas from the context each time.
+// This specialisation is for teams whose size is not known at compile time. It reads the deltas from the
+// context each time.
 template <>
 class RankDeltas<0> {
  public:
@@ -127,8 +128,8 @@ VERBENA_DEVICE void reduce_range(const RankDeltas<kRanks>& deltas, const Group& 
 // Sums `count` elements at `input` across all ranks, and calls `epilogue(index, sum)` for each vector of
 // sums.
 // @param input  address of this rank's elements; it must lie in a window, at the same offset on all ranks
-// @param is_aligned  true: all addresses are multiples of 16, so elements are processed in 16-byte vectors
-//                    where possible; false: elements are processed one by one
+// @param is_aligned  true if all addresses are multiples of 16, so that elements can be processed in 16-byte
+//                    vectors; if false, elements are processed one by one
 // @param prologue  prologue(rank, elements) returns the Packed elements to add for a rank
 // @param epilogue  `sum` is a PackedSum (packed.cuh) of the elements that start at `index`; the ranks'
 //                  elements are added in rank order. sum.round() rounds and packs the sums

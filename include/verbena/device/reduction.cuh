@@ -134,8 +134,9 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
-  // count_words() returns the number of words that the unrounded sums of a `Bits` take. merge_words()
-  // combines a word of the sums over some ranks with the same word of the sums over later ranks.
+  // count_words() returns the number of words that the unrounded sums of one value of type `Bits` occupy.
+  // merge_words() combines a word of the sums over some ranks with the corresponding word of the sums over
+  // later ranks.
   template <typename Bits>
   VERBENA_DEVICE uint32_t count_words() const {
     return type == DataType::kE4m3 ? sizeof(Bits)

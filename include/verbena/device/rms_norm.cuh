@@ -49,15 +49,15 @@ struct QuantisedRows {
 };
 
 // The tensors of a norm. Rows have `hidden` elements; strides are distances between the starts of rows, in
-// elements. A tensor whose pointer is null is left out. residual_out may equal residual_in; apart from that,
-// no output may overlap another tensor.
+// elements. A tensor whose pointer is null is left out. residual_out may equal residual_in; otherwise, no
+// output may overlap another tensor.
 template <typename T>
 struct RmsNorm {
   uint64_t rows, hidden;
-  const T* weight;  // [hidden]; null: all weights are 1
+  const T* weight;  // [hidden]; if null, all weights are 1
   float epsilon = 1e-6F, weight_offset = 0;
-  // rounds_sum: h is rounded to T before it is squared. rounds_normed: h / sqrt(...) is rounded to T before
-  // it is multiplied by the weight.
+  // If rounds_sum is true, h is rounded to T before it is squared. If rounds_normed is true, h / sqrt(...) is
+  // rounded to T before it is multiplied by the weight.
   bool rounds_sum = false, rounds_normed = false;
 
   const T* residual_in = nullptr;
@@ -83,8 +83,9 @@ struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Returns the words of two turns; consecutive turns use them alternately. This is enough, because a thread
-// that has received all words of one turn knows that all threads have read the words of the previous turn.
+// Returns two sets of words; consecutive turns alternate between the sets. Two sets are enough, because a
+// thread that has received all words of one turn knows that all threads have read the words of the previous
+// turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -197,7 +198,7 @@ VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t c
 // The vectors of a row that a thread handles.
 struct RowVectors {
   uint32_t first, step;    // the thread's first vector, and the number of threads that share the row
-  uint64_t hidden, whole;  // the numbers of elements and of full vectors of the row
+  uint64_t hidden, whole;  // number of elements in the row, and number of full vectors
 
   VERBENA_DEVICE uint64_t find(uint32_t k) const { return k * uint64_t{step} + first; }
   template <uint32_t kElements>
@@ -227,7 +228,7 @@ class RowQuantiser {
   VERBENA_DEVICE bool has_row_scale() const {
     return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
   }
-  // Begins a row. Called by all threads of the row.
+  // Begins a row. All threads of the row make the call.
   // @param largest  the largest magnitude of the thread's elements; used for formats with a scale per row
   VERBENA_DEVICE void begin(float largest) {
     if (to_.kind == RowQuantisation::kFloat8Tensor) {
@@ -600,8 +601,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it, which is
-  // necessary because the loop indexes registers.
+  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it. Unrolling
+  // is necessary, because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -670,9 +671,9 @@ class RowNorm {
 
 }  // namespace detail
 
-// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. Called by all threads
-// of a block of 1, 2, 4, 8, 16 or 32 warps. Earlier writes of these threads must be visible to the whole
-// block.
+// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. All threads of a
+// block of 1, 2, 4, 8, 16 or 32 warps make the call. Earlier writes of these threads must be visible to the
+// whole block.
 // @param x  may be the same tensor as residual_out or output if the strides are equal
 // @param x_stride  distance between rows of x, in elements
 template <uint32_t kKept = 2, typename T>

@@ -1,4 +1,4 @@
-// SymmAnyContext: a context whose backend is known only at run time, for use from Python, Triton and C.
+// Defines SymmAnyContext, a context whose backend is known only at run time. Python, Triton and C use it.
 #ifndef VERBENA_DEVICE_SYMM_BACKENDS_CUH
 #define VERBENA_DEVICE_SYMM_BACKENDS_CUH
 
@@ -6,8 +6,9 @@
 
 namespace verbena {
 
-// Stands for a context of one of the types `Contexts`; the `type` member says which. Use it by reference
-// only, because a copy would not include the members that the backend's type adds.
+// Stands for a context of one of the types `Contexts`. The member `type` says which type the context has.
+// Pass the context by reference only, because a copy would not include the members that the backend's type
+// adds.
 template <typename... Contexts>
 struct SymmAnyContext : SymmContext {};
 
@@ -218,8 +219,8 @@ namespace detail {
 template <typename... Contexts>
 struct NetworkTraits<SymmAnyContext<Contexts...>> : SymmNetwork<SymmAnyContext<Contexts...>> {};
 
-// Selects the context type for the given backends: if there is only one backend, its own context type, and
-// otherwise SymmAnyContext.
+// Selects the context type for the given backends. For a single backend, this is the backend's own context
+// type; for several backends, it is SymmAnyContext.
 template <typename... Contexts>
 struct ChosenContext {
   using Type = SymmAnyContext<Contexts...>;

@@ -1,14 +1,15 @@
 // The symm_* functions with C names, for callers that find device functions by name, such as Triton.
 // Addresses are passed as integers; `context` is the address of a SymmContext in memory that the GPU can
 // access. All threads of a block make the same call, and the operation happens once per block. symm_barrier()
-// and symm_all_reduce() have no barrier argument and use the barrier whose number is the block index.
-// Therefore the blocks with this index must make the call on all ranks. Functions that return an int32 return
-// a SymmStatus, unless their comment says otherwise.
+// and symm_all_reduce() have no barrier argument; a block uses the barrier whose number is its block index.
+// Therefore, if a block makes the call on one rank, the block with the same index must make it on all ranks.
+// Functions that return an int32 return a SymmStatus, unless their comment says otherwise.
 //
 // Two macros may be defined before inclusion. VERBENA_SYMM_FUNCTION sets the attributes of each function
 // definition, after `extern "C"`. VERBENA_SYMM_CONTEXTS lists the context types of the backends to support.
-// If there are several, SymmContext::type selects the backend that reaches the members that loads and stores
-// do not reach. If there is only one, the type is not read.
+// If there are several context types, SymmContext::type selects the backend, whose network reaches the
+// members that loads and stores do not reach. If there is only one context type, SymmContext::type is not
+// read.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -36,8 +37,8 @@ template <typename T>
 VERBENA_DEVICE int64_t as_number(T* pointer) {
   return static_cast<int64_t>(reinterpret_cast<uint64_t>(pointer));
 }
-// Return the result of `call(context)` as an integer, or kInvalid if the context is null. run() passes the
-// context as the context type of its backend; run_in_reach() passes it as a SymmContext.
+// Return the result of `call(context)` as an integer, or kInvalid if the context is null. run() casts the
+// context to the context type of its backend; run_in_reach() passes a SymmContext.
 template <typename Call>
 VERBENA_DEVICE int32_t run(int64_t context, const Call& call) {
   using Context = ChosenContext<VERBENA_SYMM_CONTEXTS>::Type;
@@ -61,7 +62,7 @@ VERBENA_DEVICE int32_t run_copy(int64_t context, int32_t count, int32_t element_
 VERBENA_DEVICE SymmQueue as_queue(int32_t queue) {
   return queue < 0 ? SymmQueue{} : SymmQueue{static_cast<uint32_t>(queue)};
 }
-// Returns a request as an integer; 0: the request is complete.
+// Returns a request as an integer, which is 0 if the request is complete.
 VERBENA_DEVICE int64_t as_number(const SymmRequest& asked) {
   return static_cast<int64_t>(asked.after * kPutMaxQueues + asked.queue);
 }
@@ -136,7 +137,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_barrier(int64_t context) {
   return detail::run(context, [](const auto& on) { return symm_barrier(on, block_index(), BlockGroup{}); });
 }
 
-// Executes a fence in each thread. `scope`: 0 block, 1 GPU, 2 system.
+// Executes a fence in each thread. `scope` is 0 for the block, 1 for the GPU, or 2 for the system.
 VERBENA_SYMM_FUNCTION int32_t symm_fence(int64_t context, int32_t scope) {
   using namespace verbena::device;
   static_cast<void>(context);
@@ -225,8 +226,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_get(int64_t context, int64_t destination, int
   });
 }
 
-// Puts through put queue number `queue`; if the number is negative, through the block's queue. SymmQueue
-// describes the order of operations.
+// Puts like symm_put_async(), but uses put queue number `queue`, or the block's queue if `queue` is negative.
+// SymmQueue describes the order of operations.
 VERBENA_SYMM_FUNCTION int32_t symm_put_async_by(int64_t context, int64_t destination, int64_t source,
                                                 int32_t count, int32_t element_size, int32_t peer,
                                                 int32_t queue) {

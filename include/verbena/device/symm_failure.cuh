@@ -17,7 +17,7 @@ struct Awaited {
   SymmWait wait;
   uint32_t number = 0;          // number of the barrier or signal
   uint32_t peer = kSymmNobody;  // the member for which the rank waits
-  uint64_t begun_ns = 0;        // result of begin_wait(); 0: the wait is not recorded
+  uint64_t begun_ns = 0;        // result of begin_wait(); 0 if the wait is not recorded
 };
 
 VERBENA_DEVICE uint64_t pack_failure(const SymmContext& context, const Awaited& awaited) {
@@ -35,9 +35,9 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
   return has_failed(context.failure);
 }
 
-// Sets the failure word of all members. Called by each thread whose wait timed out; the value of the first
-// thread remains. Members that only the network reaches are notified without waiting, at best effort. If a
-// notification is lost, the member's own waits time out.
+// Sets the failure word of all members. Each thread whose wait timed out makes the call; the value of the
+// first thread remains. Members that only the network reaches are notified without waiting, at best effort.
+// If a notification is lost, the member's own waits time out.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;

@@ -30,13 +30,13 @@ namespace verbena::device {
 //   WaitResult put_signal(context, peer, destination, source, length_bytes, signal, value, operation, queue)
 //   WaitResult signal(context, peer, signal, value, operation, queue)
 //                            start an operation. A rank that sees the signal also sees all writes that this
-//                            thread had observed. It also sees earlier puts to itself, if this thread's block
-//                            has posted them or if they went through the same queue. `operation` is kSet or
-//                            kAdd. The source must not change until release_sources(). A backend may ignore
-//                            the SymmQueue
+//                            thread had observed before. That rank also sees earlier puts to itself, if the
+//                            thread's block has posted them or if they went through the same queue.
+//                            `operation` is kSet or kAdd. The source must not change until release_sources().
+//                            A backend may ignore the SymmQueue
 //   WaitResult follow_all(context, peer, queue)
-//                            makes this thread's next operation on the peer take effect after all puts of
-//                            this rank to the peer that this thread has observed
+//                            this thread's next operation on the peer takes effect only after this rank's
+//                            earlier puts to the peer, as far as this thread has observed these puts
 //   WaitResult get(context, peer, destination, source, length_bytes, queue)
 //                            waits until the data has arrived
 //   WaitResult get_async(context, peer, destination, source, length_bytes, queue, SymmRequest* request)
@@ -49,7 +49,7 @@ namespace verbena::device {
 //                            put and get rows (SymmRows); otherwise the same as put() and get()
 //   WaitResult put_pieces(context, peer, pieces, count, after, queue)
 //                            puts SymmPieces, then signals the peer if `after` (SymmPieceSignal) is not null.
-//                            Skips pieces of no bytes. Addresses may be registered ones (find_symmetric)
+//                            Skips pieces of 0 bytes. Addresses may be registered addresses (find_symmetric)
 //   WaitResult write_word(context, peer, word, value, queue)
 //   WaitResult add_word(context, peer, word, value, queue)
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
@@ -90,7 +90,7 @@ struct SymmPieceSignal {
   SymmSignalOperation operation;
 };
 
-// Barrier arrivals for networks that can add to a word of a peer but cannot write it. Each arrival adds 1. A
+// Barrier arrivals for networks that can add to a peer's word but cannot set the word. Each arrival adds 1. A
 // barrier has two words, one for odd rounds and one for even rounds. No rank gets two rounds ahead of
 // another, so the word of a round never contains arrivals of later rounds. A round is complete when every
 // member out of reach has added to the round's word.

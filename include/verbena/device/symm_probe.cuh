@@ -77,7 +77,7 @@ VERBENA_DEVICE void record_wait(const SymmContext& context, const Group& group, 
   }
 }
 
-// Returns whether the fault must be injected here, and clears the fault's bit. Called by one thread.
+// Returns whether the fault must be injected here, and clears the fault's bit. One thread makes the call.
 VERBENA_DEVICE bool take_fault(const SymmContext& context, SymmFault fault) {
   if constexpr (kHasFaults) {
     if (context.probes == nullptr) return false;

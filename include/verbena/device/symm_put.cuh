@@ -27,7 +27,7 @@ VERBENA_DEVICE void copy_together(const ThreadGroup&, void* destination, const v
                                   uint64_t length_bytes) {
   copy_thread(destination, source, length_bytes);
 }
-// For groups of whole warps.
+// This overload is for groups of whole warps.
 template <typename Group>
 VERBENA_DEVICE void copy_together(const Group& group, void* destination, const void* source,
                                   uint64_t length_bytes) {
@@ -144,7 +144,7 @@ VERBENA_DEVICE_FAR void copy_rows(const Group& group, void* destination, uint64_
   copy_units<uint8_t>(group, to, destination_stride, from, source_stride, row_bytes, rows);
 }
 
-// Put rows to, and get rows from, a member that only the network reaches. Called by one thread.
+// Put rows to, and get rows from, a member that only the network reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_rows_remote(const Context& context, int32_t peer, void* destination,
                                               const void* source, const SymmRows& rows, SymmQueue queue) {
@@ -206,8 +206,8 @@ VERBENA_DEVICE void put_pieces_by_stores(const SymmContext& context, const Group
   }
   delay_put(context);
 }
-// Puts pieces to a member that only the network reaches, then signals it unless `after` is null. Called by
-// one thread.
+// Puts pieces to a member that only the network reaches, then signals it unless `after` is null. One thread
+// makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_pieces_remote(const Context& context, int32_t peer, const SymmPiece* pieces,
                                                 uint32_t count, const SymmPieceSignal* after,
@@ -283,10 +283,10 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                 });
 }
 
-// Puts pieces into the peer's memory, in any order, as one batch: the NIC gets the requests together. Pieces
-// must not overlap at the peer.
-// @param pieces  `count` pieces in memory that all threads of the group can read; a piece of no bytes is
-//                skipped. The addresses are those of symm_put_async()
+// Puts pieces into the peer's memory, in any order. If a NIC copies the data, it gets the requests for all
+// pieces as one batch. Pieces must not overlap at the peer.
+// @param pieces  `count` pieces in memory that all threads of the group can read; a piece of 0 bytes is
+//                skipped. The same rules apply to the addresses as in symm_put_async()
 // @return kInvalid if the peer or an address of any piece is invalid; then nothing is put
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_pieces(const Context& context, const SymmPiece* pieces, uint32_t count,
@@ -466,7 +466,8 @@ VERBENA_DEVICE SymmStatus symm_lsa_update(const SymmContext& context, T* address
   return SymmStatus::kDone;
 }
 
-// Orders this thread's earlier memory accesses before its later ones, at the given scope. Not a barrier.
+// Orders this thread's earlier memory accesses before its later memory accesses, at the given scope. The call
+// is not a barrier: it does not wait for other threads.
 template <Scope scope>
 VERBENA_DEVICE void symm_fence() {
   fence<Order::kAcquireRelease, scope>();

@@ -2,7 +2,7 @@
 // block always uses the same queue of a context, so its signals take effect after its earlier puts to the
 // same peer. Internal to symm_*.
 //
-// Every wait ends within the context's timeout. A producer that gives up has not reserved any position.
+// Every wait ends within the context's timeout. A producer that gives up has not reserved any positions.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
 #define VERBENA_DEVICE_SYMM_QUEUE_CUH
 
@@ -19,7 +19,7 @@ inline constexpr uint32_t kLooksPerCheck = 64;  // polls between checks of the t
 struct PutRequest {
   PutOperation operation;
   uint64_t operand, extent, place;  // as in PutDescriptor, but without the turn
-  bool tells = false;               // sets the flag kPutReports
+  bool tells = false;               // true to set the flag kPutReports
 };
 
 VERBENA_DEVICE bool has_queues(const SymmContext& context) {
@@ -111,10 +111,10 @@ VERBENA_DEVICE void write_second_half(const SymmContext& context, PutDescriptor*
       reinterpret_cast<Vector16*>(&slot->place), __builtin_bit_cast(Vector16, half));
 }
 
-// Enqueues `count` consecutive requests. Called by one thread. Everything that this thread has observed at
-// system scope is ordered before the requests.
+// Enqueues `count` consecutive requests. One thread makes the call. Everything that this thread has observed
+// at system scope is ordered before the requests.
 // @param peer   a rank of the team
-// @param waits  false: returns kTimedOut if the queue is full
+// @param waits  true to wait for free slots; if false, the call returns kTimedOut if the queue is full
 // @param asked  receives the last request; may be null
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult enqueue(const Context& context, SymmQueue by, int32_t peer,
@@ -139,7 +139,7 @@ VERBENA_DEVICE WaitResult enqueue(const SymmContext& context, SymmQueue by, int3
 }
 
 // Delays the queue's next request for the peer until the requests for the same peer in all other queues are
-// complete. Only requests that this thread has observed are included. Called by one thread.
+// complete. Only requests that this thread has observed are included. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult follow_queues(const Context& context, int32_t peer, SymmQueue by) {
   const uint32_t mine = choose_queue(context, by);
@@ -171,8 +171,8 @@ VERBENA_DEVICE_FAR WaitResult await_request(const Context& context, const SymmRe
   return wait_for(limit_wait(context), [&] { return is_complete(context, asked); });
 }
 
-// Requests an update of a word, and waits for the previous value. Called by one thread. This thread owns the
-// reply until it adds kPutReplyLeft to PutReply::told, even if the wait times out.
+// Requests an update of a word, and waits for the previous value. One thread makes the call. This thread owns
+// the reply until it adds kPutReplyLeft to PutReply::told, even if the wait times out.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult update_remote(const Context& context, SymmQueue by, int32_t peer,
                                             const PutRequest& request, uint64_t* before) {
@@ -197,8 +197,8 @@ VERBENA_DEVICE WaitResult await_completed(const SymmContext& context, uint32_t q
   return result;
 }
 
-// Waits until all earlier requests that this thread has observed, in all queues, are complete. Called by one
-// thread. Reads nothing over PCIe if nothing is in flight.
+// Waits until all earlier requests that this thread has observed, in all queues, are complete. One thread
+// makes the call. Reads nothing over PCIe if nothing is in flight.
 VERBENA_DEVICE WaitResult complete_all(const SymmContext& context) {
   WaitResult result = WaitResult::kReached;
   for (uint32_t queue = 0; queue < context.queues.count && result == WaitResult::kReached; ++queue) {

@@ -43,8 +43,8 @@ VERBENA_DEVICE bool holds(T value, SymmCompare compare, T wanted) {
   }
 }
 
-// Sets or adds to a signal of a peer that loads and stores reach; releases at system scope. Called by one
-// thread. `operation` is kSet or kAdd.
+// Sets or adds to a signal of a peer that loads and stores reach; releases at system scope. One thread makes
+// the call. `operation` is kSet or kAdd.
 template <typename Context>
 VERBENA_DEVICE void write_signal(const Context& context, int64_t delta_bytes, uint32_t signal, uint64_t value,
                                  SymmSignalOperation operation) {
@@ -67,9 +67,9 @@ VERBENA_DEVICE void replace_increment(SymmSignalOperation& operation, uint64_t& 
   value = 1;
 }
 
-// Calls `ask()` by one thread of the group, for a member that is reachable only over the network. `ask`
-// should capture everything except the context by value. A variable captured by reference is kept in memory
-// instead of registers, even when the member is reachable by loads and stores.
+// Posts a request for a member that is reachable only over the network: one thread of the group calls
+// `ask()`. `ask` should capture everything except the context by value. A variable captured by reference is
+// kept in memory instead of registers, even when the member is reachable by loads and stores.
 template <typename Context, typename Group, typename Ask>
 VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, const Group& group,
                                         const Ask& ask) {
@@ -80,7 +80,7 @@ VERBENA_DEVICE_FAR SymmStatus post_once(const Context& context, int32_t peer, co
   return conclude(context, group, mine, {SymmWait::kRequest, 0, static_cast<uint32_t>(peer)});
 }
 
-// Signals a member that only the network reaches. Called by one thread.
+// Signals a member that only the network reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE WaitResult signal_remote(const Context& context, int32_t peer, uint32_t signal, uint64_t value,
                                         SymmSignalOperation operation, SymmQueue queue) {

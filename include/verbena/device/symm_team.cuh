@@ -19,7 +19,7 @@ struct SymmQueue {
 
 // An operation in flight; see symm_get_async().
 struct SymmRequest {
-  uint64_t after = 0;  // the queue position after the operation; 0: the operation is complete
+  uint64_t after = 0;  // the queue position after the operation; 0 if the operation is complete
   uint32_t queue = 0;
 };
 

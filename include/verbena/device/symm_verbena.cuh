@@ -150,8 +150,8 @@ struct SymmNetwork<SymmContext> {
     return detail::follow_queues(context, peer, queue);
   }
 
-  // Also used by release_sources(), because the proxy reports only when a put is complete, which also means
-  // that its source may be reused.
+  // release_sources() also uses this function, because the proxy does not report when the source of a put may
+  // be reused, but only when the put is complete.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
   }

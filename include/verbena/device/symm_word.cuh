@@ -80,7 +80,7 @@ VERBENA_DEVICE SymmStatus await_all(const Context& context, uint32_t count, Symm
   return conclude(context, group, mine, awaited);
 }
 // Waits until `read(i)` satisfies the comparison with `wanted` for one i below `count`. `*which` receives
-// this i. Ignores each i for which skipped[i] is not 0; returns kInvalid if all are ignored.
+// this i. Ignores each i for which skipped[i] is not 0; returns kInvalid if every i is ignored.
 template <typename Context, typename Group, typename Read>
 VERBENA_DEVICE SymmStatus await_any(const Context& context, uint32_t count, SymmCompare compare,
                                     int64_t wanted, const uint32_t* skipped, uint32_t* which, Awaited awaited,

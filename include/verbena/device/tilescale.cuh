@@ -4,9 +4,9 @@
 // TileScale's file names; tilescale_ranks.cuh has the functions for communication between ranks.
 //
 // Differences from TileScale: weak loads compile to valid PTX (TileScale's do not). Waits and barriers have
-// acquire semantics, end at a time limit, and return a result. A block arrives at a barrier only after the
-// work of all its threads. If a wait is called without limits, as in generated code, it ends after
-// VERBENA_TILESCALE_TIMEOUT_NS.
+// acquire semantics, end at a time limit, and return a result. A block arrives at a barrier only after all
+// its threads have finished their work. If a wait is called without limits, as in generated code, it ends
+// after VERBENA_TILESCALE_TIMEOUT_NS.
 //
 // Loads and stores move 1, 2, 4, 8 or 16 bytes. `na` selects L1::no_allocate, and `nc` selects the
 // non-coherent path. The scope of a weak or volatile access is ignored, as in TileScale, because these
@@ -61,7 +61,7 @@ VERBENA_DEVICE vd::WaitLimits limit_by_default() {
   return vd::WaitLimits::within(VERBENA_TILESCALE_TIMEOUT_NS);
 }
 
-// The size of the type that a pointer points to; 0 for an address that is an integer.
+// The size of the type to which a pointer points, or 0 if the address is an integer.
 template <typename T>
 inline constexpr uint32_t kElementBytes = 0;
 template <typename T>
@@ -132,9 +132,9 @@ VERBENA_DEVICE int atomic_load_acquire_sys_s32(const int* ptr) {
   return detail::vd::load_acquire<detail::vd::Scope::kSystem>(ptr);
 }
 
-// A barrier that kExpected blocks can use once. Call init_barrier_gpu() in an earlier kernel, because in the
-// same kernel another block might arrive before the initialisation. Instead of this call, the host may write
-// kBarrierStart.
+// A single-use barrier for kExpected thread blocks. Call init_barrier_gpu() in an earlier kernel, because in
+// the same kernel another block might arrive before the initialisation. Alternatively, the host may write
+// kBarrierStart to the word.
 template <uint32_t kExpected>
 inline constexpr uint32_t kBarrierStart = BARRIER_MAGIC - kExpected;
 template <const uint32_t kExpected>
@@ -187,7 +187,7 @@ VERBENA_DEVICE detail::vd::WaitResult sync_grid(uint32_t* barrier) {
 }
 
 // Define wait_eq(ptr, value, limits) and so on, which wait until a word satisfies the comparison with
-// `value`. Called by one thread. Words are signed or unsigned integers of 4 or 8 bytes.
+// `value`. One thread makes the call. Words are signed or unsigned integers of 4 or 8 bytes.
 #define VERBENA_NAME_WAIT(name, relation)                                                                 \
   template <typename T>                                                                                   \
   [[nodiscard]] VERBENA_DEVICE detail::vd::WaitResult wait_##name(                                        \
@@ -216,8 +216,8 @@ VERBENA_DEVICE int get_warp_idx(int warp_size = 32) {
 VERBENA_DEVICE int get_warp_group_idx(int warp_size = 32, int warps_per_group = 4) {
   return get_warp_idx(warp_size) / (warps_per_group > 0 ? warps_per_group : 4);
 }
-// Returns true in one of every `thread_extent` threads of a block. thread_extent is a multiple of 32; 0
-// stands for the whole block.
+// Returns true in one thread of each `thread_extent` consecutive threads of a block. thread_extent is a
+// multiple of 32; 0 stands for the whole block.
 template <int thread_extent>
 VERBENA_DEVICE bool tl_shuffle_elect() {
   static_assert(thread_extent >= 0 && thread_extent % 32 == 0,

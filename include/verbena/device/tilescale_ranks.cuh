@@ -4,7 +4,7 @@
 // make_tilescale_table() returns (verbena.hpp, Python):
 //   [0]      this rank
 //   [1]      number of ranks, at most kTilescaleMaxRanks
-//   [2 + r]  address at which this GPU maps rank r's memory; 0 if loads and stores cannot reach rank r
+//   [2 + r]  address at which this GPU has mapped rank r's memory; 0 if loads and stores do not reach rank r
 //   [1023]   address of the team's SymmContext in GPU memory, for nvshmem_names.cuh; 0 if there is none
 // To access memory of a peer, pass the local address at the same offset; it must lie in the window from which
 // the table was made. Data moves by loads and stores. For peers that loads and stores do not reach, use
@@ -97,7 +97,8 @@ VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
 // A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
-// call it. The barrier orders memory accesses before it and after it in both cases: need_fence has no effect.
+// call it. need_fence has no effect: the barrier always orders the memory accesses before it before the
+// memory accesses after it.
 //
 // The pair of ranks r and p uses word p in the memory of rank r. Rank r adds a constant to the word, and
 // rank p subtracts the same constant. Rank r waits until the word is 0 or less, which means that rank p has

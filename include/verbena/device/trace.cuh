@@ -44,13 +44,13 @@ static_assert(sizeof(TraceEntry) == 32, "the host relies on this layout");
 // the same entry is dropped. To clear the ring, the host must set the whole ring to zero, including `tail`,
 // between launches.
 struct alignas(16) TraceRing {
-  uint64_t tail;  // number of events so far, including dropped ones
+  uint64_t tail;  // number of events so far, including dropped events
   uint64_t entries;
 
   VERBENA_DEVICE TraceEntry* slots() { return reinterpret_cast<TraceEntry*>(this + 1); }
 };
 
-// Records an event. Called by one thread. Any number of blocks may use one ring.
+// Records an event. One thread makes the call. Any number of blocks may use one ring.
 VERBENA_DEVICE void trace(TraceRing* ring, TraceEvent event, uint32_t group, uint64_t first = 0,
                           uint64_t second = 0) {
   if (ring == nullptr) return;

@@ -87,10 +87,10 @@ VERBENA_DEVICE void unpack_list(const Group& group, UnpackScratch<kBatch>& scrat
 
 // Unpacks the messages of `messages` consecutive slots; slot 0 follows slot 15. A single call is faster than
 // one call per message, because it loads the descriptors of the next message while it copies the current
-// message. A message with a count of 0 writes nothing. All threads of the group must have acquired all
-// messages before the call. For example, one thread acquires them by loads at system scope (wait_message, or
-// NCCL's step), and then the group syncs. When the call returns, every thread of the group can read all
-// bytes.
+// message. For a message with a count of 0, the call writes nothing. All threads of the group must have
+// acquired all messages before the call. For example, one thread acquires them by loads at system scope
+// (wait_message, or NCCL's step), and then the group syncs. When the call returns, every thread of the group
+// can read all bytes.
 // @param first_slot  0 to 15
 // @param place  place(i) returns the destination (void*) of message i; all threads call it
 // @return kBadCount if a count exceeds kUnpackMaxDescriptors

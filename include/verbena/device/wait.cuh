@@ -69,7 +69,7 @@ VERBENA_HOST_DEVICE constexpr bool holds(T left, detail::Same<T> right) {
   }
 }
 
-// Waits until `condition()` returns true. Each poll calls `condition()`. Called by one thread.
+// Waits until `condition()` returns true. Each poll calls `condition()`. One thread makes the call.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Condition>
 [[nodiscard]] VERBENA_DEVICE WaitResult wait_for(const WaitLimits& limits, const Condition& condition) {
@@ -86,7 +86,7 @@ template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaul
   return WaitResult::kReached;
 }
 
-// Waits until the word at `address` satisfies the relation to `value`. Called by one thread.
+// Waits until the word at `address` satisfies the relation to `value`. One thread makes the call.
 // @tparam T  an integer of 1 to 8 bytes; if T is signed, the comparison is signed
 // @param seen  receives the value that ended the wait; may be null
 template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,

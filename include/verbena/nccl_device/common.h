@@ -1,5 +1,5 @@
-// Defines a block's ncclShmem for kernels that NCCL does not launch. ncclShmem has those members through
-// which NCCL's primitives and ncclNetDeviceUnpack exchange data, with NCCL's names and order. The kernel must
+// Defines a block's ncclShmem for kernels that NCCL does not launch. ncclShmem has the members through which
+// NCCL's primitives and ncclNetDeviceUnpack exchange data. Their names and order are NCCL's. The kernel must
 // set ncclShmem to zero and sync the block. Then one thread writes srcs[] and the mask, and calls
 // ncclNetDeviceUnpackSetup.
 #ifndef VERBENA_NCCL_COMMON_H

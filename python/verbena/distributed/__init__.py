@@ -1,4 +1,4 @@
-"""Groups of ranks, and a message queue from one rank to other ranks. PyTorch is needed for calls with tensors only."""
+"""Groups of ranks, and a message queue from one rank to other ranks. Only calls with tensors need PyTorch."""
 from verbena.distributed.coordinator import GraphCaptureContext, GroupCoordinator
 from verbena.distributed.exchange import Exchange, Ranks, gather_objects, get_node_count, in_the_same_node_as
 from verbena.distributed.layout import GroupLayout, check_custom, lay_out_engine, lay_out_megatron

@@ -1,5 +1,5 @@
-"""One rank's part in one group. All groups share the connections between the world's ranks; each group's messages have the
-group's own tag. So a further group opens no connection, and creating it needs no communication."""
+"""One rank's part in one group. All groups share the connections between the world's ranks, and each group's messages have a separate tag.
+So an additional group needs no new connections, and no communication when it is created."""
 import contextlib
 import dataclasses
 import pickle
@@ -15,7 +15,7 @@ from verbena.team import SymmetricTeam
 
 @dataclasses.dataclass
 class GraphCaptureContext:
-    stream: Any  # torch.cuda.Stream; None where there is no GPU
+    stream: Any  # torch.cuda.Stream; None if there is no GPU
 
 
 class GroupCoordinator:
@@ -23,15 +23,14 @@ class GroupCoordinator:
 
     Ranks: `rank` and `ranks` are ranks of the world; `rank_in_group`, `src` and `dst` are ranks of the group.
 
-    Calls: every method except the properties and destroy() is collective over the group; send and recv methods involve only
-    the two ranks. One thread of each rank at a time may call them. Failures raise VerbenaError, which names the missing or dead
-    rank.
+    Calls: all methods are collective over the group, except the properties and destroy(). The send and recv methods involve only the two
+    ranks. On each rank, only one thread at a time may call methods. Failures raise VerbenaError, which names the missing or dead rank.
 
-    Sums: added in float32 or wider, in rank order, and rounded once, so that all ranks get the same bits.
+    Sums: elements are added in float32 or a wider type, in rank order, and the sum is rounded once, so all ranks get the same bits.
 
-    GPU tensors go through host memory, unless `device_communicator` is set: an object with all_reduce(x), all_gather(x, dim)
-    and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv, reduce_scatterv,
-    fused_allreduce_rmsnorm, broadcast or capture, the group uses these too."""
+    GPU tensors: they are copied through host memory, unless `device_communicator` is set. A device communicator is an object with
+    all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv,
+    reduce_scatterv, fused_allreduce_rmsnorm, broadcast or capture, the group uses these methods, too."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
         self.unique_name = f"{name}:0"
@@ -51,7 +50,7 @@ class GroupCoordinator:
 
     @property
     def all2all_manager(self) -> All2AllManager:
-        """Dispatch and combine of mixture of experts among the group's ranks. Needs enable_symmetric_memory()."""
+        """The All2AllManager for mixture-of-experts calls between the group's ranks. Call enable_symmetric_memory() first."""
         if self._all2all_manager is None:
             if self.team is None:
                 raise RuntimeError(f"{self.unique_name} has no symmetric memory: call enable_symmetric_memory() first, on all ranks of the world")
@@ -188,8 +187,8 @@ class GroupCoordinator:
         return torch.cat([input_ if peer == dst else self._receive(input_, peer) for peer in range(self.world_size)], dim=dim)
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """Returns (RMSNorm of h, h), where h is the ranks' sum plus the residual. h is rounded to the input's type; the norm
-        is rounded once, at its end."""
+        """Returns (RMSNorm of h, h), where h is the sum of the ranks' tensors plus the residual. h is rounded to the input's type. The norm
+        is rounded once, at the end."""
         if self.device_communicator is not None and hasattr(self.device_communicator, "fused_allreduce_rmsnorm"):
             result: tuple[Any, Any] = self.device_communicator.fused_allreduce_rmsnorm(input_, residual, weight, eps)
             return result
@@ -229,8 +228,8 @@ class GroupCoordinator:
 
     @contextlib.contextmanager
     def graph_capture(self, graph_capture_context: GraphCaptureContext | None = None) -> Iterator[GraphCaptureContext]:
-        """Surrounds the capture of CUDA graphs: makes a side stream current for the block, and calls the device
-        communicator's capture() if there is one. If the caller passes a context, its stream must already be current."""
+        """Surrounds the capture of CUDA graphs. Makes a side stream current for the block, and calls the device communicator's capture() if
+        it has one. If the caller passes a context, the context's stream must already be current."""
         with contextlib.ExitStack() as stack:
             if self.device_communicator is not None and hasattr(self.device_communicator, "capture"):
                 stack.enter_context(self.device_communicator.capture())
@@ -349,8 +348,8 @@ class GroupCoordinator:
         return self._exchange([tensor] * self.world_size)
 
     def _exchange(self, pieces: list[Any], likes: list[Any] | None = None) -> list[Any]:
-        """Sends piece i to rank i, and returns the pieces from all ranks, this rank's own included. Received tensors have the
-        shapes and types of `likes`, by default of the pieces."""
+        """Sends piece i to rank i, and returns the pieces from all ranks, including this rank's own piece. Received tensors have the shapes
+        and types of `likes`, or of `pieces` if `likes` is None."""
         likes = likes or pieces
         for peer in self._others():
             self._send(pieces[peer], peer)
@@ -379,14 +378,14 @@ def side_stream(device: Any = None) -> Iterator[GraphCaptureContext]:
 
 
 def _check_dim(dim: Any) -> None:
-    """Raises TypeError if `dim` is not an integer. The engines' own methods have another argument in this
-    position: use_custom in AITER, an output tensor in SGLang. Used as a dimension, it would give wrong results."""
+    """Raises TypeError if `dim` is not an integer. The engines' own methods have a different argument in this position (use_custom in
+    AITER, an output tensor in SGLang), and taking this argument as a dimension would give wrong results."""
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f"dim must be an integer, not {type(dim).__name__}: other arguments of the engine's method are not supported here")
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Splits a dictionary into a description and its tensors. The description has the tensors' shapes and the other values."""
+    """Splits a dictionary into its tensors and a description, which has the tensors' shapes and all other values."""
     torch = sys.modules.get("torch")  # a caller that has tensors has imported torch
     tensors = {name: value for name, value in given.items() if torch is not None and isinstance(value, torch.Tensor)}
     shapes = {name: (tuple(value.shape), value.dtype, value.device.type) if name in tensors else None

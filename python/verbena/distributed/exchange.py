@@ -1,5 +1,5 @@
-"""Exchanges of bytes between the ranks' hosts: all-gathers over libverbena.so or over a communicator of the application, and
-messages between pairs of ranks."""
+"""Exchanges bytes between ranks through host memory, by all-gathers and by messages between pairs of ranks. All-gathers use libverbena.so
+or a communicator of the application."""
 import contextlib
 import ctypes
 import pickle
@@ -42,22 +42,22 @@ def gather_bytes(exchange: Exchange, mine: bytes) -> list[bytes]:
 
 
 def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
-    """Returns the picklable objects of all ranks, in rank order. Unpickling can run code: every other rank must be trusted.
+    """Returns the picklable objects of all ranks, in rank order. Unpickling can run code, so this rank must trust all other ranks.
     Collective."""
     return [pickle.loads(one) for one in gather_bytes(exchange, pickle.dumps(mine))]
 
 
 def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
-    """Returns, for each member, whether it is on the host of rank `source_rank`, so that both can share memory. Two ranks are
-    on one host if kernel, network namespace and VERBENA_HOSTID are the same; a message queue uses the same rule. Collective
-    over a process group of torch.distributed or any Exchange."""
+    """Returns a list that says for each member whether it is on the host of rank `source_rank`, so that the two ranks can share memory. Two
+    ranks are on the same host if they have the same kernel, network namespace and VERBENA_HOSTID; message queues use the same rule.
+    Collective over a process group of torch.distributed or any Exchange."""
     exchange = adapt_exchange(group)
     hosts = exchange.all_gather(_identify_host())
     return [host == hosts[source_rank] for host in hosts]
 
 
 def get_node_count(group: Any) -> int:
-    """Returns the number of hosts, detected as by in_the_same_node_as(). Collective."""
+    """Returns the number of hosts, which are detected in the same way as in in_the_same_node_as(). Collective."""
     return len(set(adapt_exchange(group).all_gather(_identify_host())))
 
 
@@ -77,9 +77,9 @@ class Ranks:
                  timeout: float | None = None) -> None:
         """Connects the ranks. Collective.
 
-        Rank 0 listens at `host` and `port`; give both or neither. Arguments that are None come from the environment
-        variables of the launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach the address, the ranks need a
-        job key (VERBENA_JOB_KEY_FILE), or VERBENA_INSECURE=1."""
+        Rank 0 listens on `host` and `port`. Pass both or neither. Arguments that are None come from the environment variables of the
+        launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach rank 0's address, the ranks need a job key
+        (VERBENA_JOB_KEY_FILE), or VERBENA_INSECURE=1."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         options = RanksOptions(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
         self._library = load_library()
@@ -110,7 +110,7 @@ class Ranks:
 
 
 class Pairs:
-    """Messages between any two ranks of an Exchange. Each message has a tag.
+    """Sends and receives messages between any two ranks of an Exchange. Each message has a tag.
 
     The connections are authenticated by the job key or, without one, by a secret that the ranks exchanged. A call returns
     within `timeout` seconds; its VerbenaError names the rank that is missing or has left. Any thread may call the methods."""
@@ -137,8 +137,8 @@ class Pairs:
             return ctypes.string_at(message.data, message.length)
 
     def receive_into(self, rank: int, tag: int, address: int, length: int) -> None:
-        """Receives the next message from `rank` with `tag` into `length` bytes of the caller's memory. Raises an error if the
-        message has another length."""
+        """Receives the next message from `rank` with `tag` into `length` bytes of the caller's memory. Raises an error if the message has a
+        different length."""
         with self._receive(rank, tag) as message:
             if message.length != length:
                 raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class All2AllManager:
-    """Caches one op for each configuration. `team` has the group's ranks, which must be on one host."""
+    """Caches one op for each configuration. `team` contains the group's ranks, which must all be on the same host."""
 
     internode = False
 
@@ -19,8 +19,9 @@ class All2AllManager:
         self.rank, self.world_size = team.rank, team.size
 
     def get_handle(self, kwargs: dict[str, Any], index: int = 0) -> "EpDispatchCombineOp":
-        """Returns the op of a configuration. Calls with the same `kwargs` and `index` return the same op. The first call for each is
-        collective over the context and must not be captured in a CUDA graph. Calls that overlap in time need ops with different `index`.
+        """Returns the op of a configuration. Calls with the same `kwargs` and `index` return the same op. The first call for each
+        combination of `kwargs` and `index` is collective over the context, and must not be captured in a CUDA graph. Dispatches and
+        combines that overlap in time need ops with different values of `index`.
 
         `kwargs` has rank, num_ep_ranks, input_dtype, quant_dtype, token_hidden_size, scale_dim, scale_type_size,
         max_num_tokens_per_dp_rank, num_local_experts, num_experts_per_token, and optionally block_num, the maximum number of blocks of a
@@ -58,7 +59,7 @@ class All2AllManager:
         return self._last
 
     def destroy(self) -> None:
-        """Frees all ops. Collective over the context, unless it is closed."""
+        """Frees all ops. Collective over the context, unless the context is already closed."""
         self._last = None
         for handle in self._handles.values():
             handle.free()
@@ -66,6 +67,6 @@ class All2AllManager:
 
 
 def _count_bytes(dtype: Any) -> int:
-    """Returns the size of an element in bytes. PyTorch 1 has no attribute for it."""
+    """Returns the size of an element in bytes, for which PyTorch 1 has no attribute."""
     import torch
     return int(torch.empty(0, dtype=dtype).element_size())

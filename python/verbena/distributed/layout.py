@@ -1,4 +1,4 @@
-"""Computes which ranks form which groups. Pure arithmetic, without communication.
+"""Computes which ranks form which groups, without communication.
 
 The ranks form a grid. An order string lists its axes, the fastest-varying first, as in Megatron: "tp-cp-ep-dp-pp". A group over
 some axes contains the ranks that differ only in the coordinates of these axes."""
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 Groups = list[list[int]]
 
-# The grid of vLLM and AITER is ExternalDP x DP x PP x PCP x TP, whose last axis varies fastest. `edp` is the rest of the world.
+# The grid of vLLM and AITER is ExternalDP x DP x PP x PCP x TP, whose last axis varies fastest. `edp` is ExternalDP, whose size follows
+# from the other sizes.
 ENGINE_ORDER = "tp-pcp-pp-dp-edp"
 MEGATRON_ORDER = "tp-cp-ep-dp-pp"
 
@@ -18,8 +19,8 @@ class GroupLayout:
     Args:
         world_size: number of ranks.
         order: the axes, separated by "-", the fastest-varying first.
-        sizes: the size of each axis; an axis without a size has size 1. One size may be None: it is then chosen so that the
-            product is the number of ranks.
+        sizes: the size of each axis; an axis without a size has size 1. One size may be None. This size is then chosen so that the product
+            of all sizes is the number of ranks.
     """
 
     def __init__(self, world_size: int, order: str, sizes: Mapping[str, int | None]) -> None:
@@ -53,8 +54,8 @@ class GroupLayout:
 
     def list_groups(self, axes: str, slowest_first: str | None = None) -> Groups:
         """Returns the groups over the named axes, such as "tp" or "tp-dp". Each rank is in exactly one group. Groups are
-        sorted by their coordinates on the other axes. Within a group, the first axis of the grid's order varies fastest or,
-        if `slowest_first` is given, the last axis that it names."""
+        sorted by their coordinates on the other axes. Within a group, the axis that comes first in the grid's order varies fastest. If
+        `slowest_first` is given, the axis that it names last varies fastest."""
         wanted = axes.split("-")
         unknown = set(wanted) - set(self.sizes)
         if unknown:
@@ -75,9 +76,9 @@ class GroupLayout:
 
 
 def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: int = 1, dcp: int = 1) -> dict[str, Groups]:
-    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. An EP group has all ranks of DP, PCP
-    and TP at one pipeline stage. DCP groups split a TP group or, if PCP > 1, the ranks of (PCP, TP), with PCP varying
-    fastest."""
+    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. An EP group contains all ranks along DP, PCP and
+    TP at one pipeline stage. DCP groups are parts of a TP group. If PCP > 1, they are parts of a group along PCP and TP, in which PCP
+    varies fastest."""
     layout = GroupLayout(world_size, ENGINE_ORDER, {"tp": tp, "pcp": pcp, "pp": pp, "dp": dp, "edp": None})
     if (tp * pcp if pcp > 1 else tp) % dcp != 0:
         raise ValueError(f"the size of decode context groups, dcp {dcp}, does not divide tp {tp}")
@@ -94,8 +95,8 @@ def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: 
 
 def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, expert_tp: int | None = None,
                      order: str = MEGATRON_ORDER) -> dict[str, Groups]:
-    """Returns Megatron's groups. Two grids cover the same ranks with the same pipeline stages: dense layers have the axes tp,
-    cp, dp, pp, and experts have the axes tp, ep, dp, pp."""
+    """Returns Megatron's groups. Two grids cover the same ranks and have the same pipeline stages. The grid of the dense layers has the
+    axes tp, cp, dp and pp; the grid of the experts has the axes tp, ep, dp and pp."""
     expert_tp = tp if expert_tp is None else expert_tp
     if "ep" not in order.split("-"):
         if ep != 1:
@@ -113,8 +114,8 @@ def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep:
 
 
 def check_custom(world_size: int, ranks: Sequence[int] | Sequence[Sequence[int]]) -> Groups:
-    """Checks custom groups, and returns them as a list of groups. A list of ranks is one group; a list of lists is several
-    groups. Each rank must be in exactly one group, and all groups must have the same length."""
+    """Checks custom groups, and returns a list of groups. If `ranks` is a list of ranks, it is a single group. If it is a list of lists,
+    each inner list is a group. Each rank must be in exactly one group, and all groups must have the same length."""
     groups = [list(group) for group in ranks if isinstance(group, Sequence)]
     if len(groups) != len(ranks):
         if groups:

@@ -1,4 +1,4 @@
-"""Messages from one writer to many readers: through shared memory on the writer's host, over TCP to other hosts."""
+"""Sends messages from one writer to many readers, through shared memory on the writer's host and over TCP to other hosts."""
 import contextlib
 import ctypes
 import dataclasses
@@ -16,22 +16,22 @@ from verbena.distributed.exchange import LOOPBACK, Exchange, adapt_exchange, gat
 from verbena.native import QueueHandle, QueueMessage, QueueOptions, QueuePart, Result, load_library, raise_interrupt
 
 SPIN_FOREVER = -1
-# As VERBENA_QUEUE_SPIN_ADAPTIVE.
+# Same value as VERBENA_QUEUE_SPIN_ADAPTIVE.
 SPIN_ADAPTIVE = -2
 
 _ALIGNMENT = 64
 _RAW, _PICKLE = 0, 1
-_HEAD = struct.Struct("<BxxxIQ48x")  # kind, count of buffers, bytes of the pickle; buffers' lengths follow
+_HEAD = struct.Struct("<BxxxIQ48x")  # kind, number of buffers, length of the pickle in bytes; the lengths of the buffers follow
 _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
-# Messages up to this length are copied before they are parsed, which is cheaper than making views of them.
+# Messages of up to this length are copied before they are parsed, because this is cheaper than creating views of them.
 _SHORT_BYTES = 16384
 _TIMEOUT = int(Result.TIMEOUT)
 _ADDRESS_BYTES = 80
-# How often a wait polls the event that can cancel it.
+# Interval at which a wait polls the event that can cancel the wait.
 _CANCEL_LOOK_S = 0.1
 
 
-# In place of a rank: any reader that has no rank.
+# Stands for any reader that has no rank.
 ANY_READER = -1
 _NATIVE_ANY = 0xFFFF_FFFF
 _NATIVE_HANDLE_BYTES = 128
@@ -42,8 +42,8 @@ class Handle:
     """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
     data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` have the names of vLLM's handle: the ranks that were declared to be on
-    the writer's host, and the writer's address if there are readers on other hosts."""
+    `local_reader_ranks` and `remote_subscribe_addr` are named as in vLLM's handle. The first lists the ranks that were declared to be on
+    the writer's host; the second is the writer's address, which is set if there are readers on other hosts."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
     local_reader_ranks: list[int]
@@ -60,12 +60,12 @@ class Handle:
 
 
 class MessageView:
-    """A view of a message in the queue's own memory, without a copy. `buffer` is valid until release() or the end of the
-    `with` block; until then the writer does not overwrite the message.
+    """A view of a message in the queue's own memory, without a copy. `buffer` is valid until release() is called or the `with` block ends.
+    Until then the writer does not overwrite the message.
 
     Before release(), delete every object made from the buffer, such as a slice or a NumPy array; otherwise release() raises
-    BufferError. If a `with` block ends with an exception whose traceback still refers to the buffer, or if a view is dropped
-    without release(), the queue releases the message later: in its first call after the last reference is gone."""
+    BufferError. If a `with` block ends with an exception whose traceback still refers to the buffer, or if a view is dropped without
+    release(), the queue releases the message later, in the queue's first call after the last reference is gone."""
 
     def __init__(self, queue: "MessageQueue", message: QueueMessage, skip_bytes: int) -> None:
         self._queue = queue
@@ -104,8 +104,8 @@ class MessageQueue:
     end calls wait_until_ready().
 
     Timeouts are in seconds; None waits without limit. A call that times out raises TimeoutError. If a peer is dead or has
-    shut the queue down, calls raise VerbenaError, which names the peer. One thread at a time uses a queue, except that any
-    thread may call shutdown() and cancel()."""
+    shut the queue down, calls raise VerbenaError, which names the peer. Only one thread at a time may use a queue, except that any thread
+    may call shutdown() and cancel() at any time."""
 
     def __init__(self, n_reader: int, n_local_reader: int | None = None, local_reader_ranks: Sequence[int] | None = None,
                  max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, connect_ip: str | None = None,
@@ -117,13 +117,13 @@ class MessageQueue:
             n_reader: number of readers.
             reader_ranks: the ranks of all readers. If None, vLLM's rules apply: `local_reader_ranks` are the ranks of the
                 readers on this host (default: 0 and up), and readers on other hosts may have any rank.
-            n_local_reader: number of readers on this host, as vLLM declares it. The queue detects by itself which readers
-                share the host; but if all readers are declared local, the queue listens on this host only.
+            n_local_reader: number of readers on this host, as declared by vLLM. The queue detects by itself which readers are on this host.
+                But if all readers are declared local, the queue accepts connections from this host only.
             connect_ip: an address of this host that readers on other hosts can reach.
             enable_shm_tensor_arena: has no effect, because buffers go through the ring and need no separate memory.
-            spin_us: how long a wait spins before it sleeps, in microseconds. SPIN_FOREVER never sleeps. SPIN_ADAPTIVE: a reader
-                whose messages come at regular intervals sleeps until shortly before the next one is expected, and spins until
-                shortly after; other waits spin for 20 us.
+            spin_us: how long a wait spins before it sleeps, in microseconds. With SPIN_FOREVER, a wait never sleeps. With SPIN_ADAPTIVE, a
+                reader whose messages arrive at regular intervals sleeps until shortly before the next message is expected, and spins until
+                shortly after; all other waits spin for 20 us.
         """
         local, ranks = _name_readers(n_reader, n_local_reader, local_reader_ranks, reader_ranks)
         is_all_local = n_local_reader == n_reader
@@ -143,7 +143,7 @@ class MessageQueue:
         self._queue = queue
         self.is_writer = is_writer
         self._views: dict[int, weakref.ref[Any]] = {}  # views that are not released yet, by ticket
-        # Created once: creating these in Python takes longer than sending a short message.
+        # These objects are created only once, because creating them in Python takes longer than sending a short message.
         self._message = QueueMessage()
         self._message_place = ctypes.byref(self._message)
         self._parts = (QueuePart * 2)()
@@ -159,7 +159,7 @@ class MessageQueue:
     def is_reader(self) -> bool:
         return not self.is_writer
 
-    # -- How it is made --
+    # -- Creation --
 
     def export_handle(self) -> Handle:
         return self._handle
@@ -183,10 +183,10 @@ class MessageQueue:
     def create_from_process_group(pg: Any, max_chunk_bytes: int = 4 << 20, max_chunks: int = 6, writer_rank: int = 0,
                                   external_writer_handle: Handle | None = None, blocking: bool = True,
                                   spin_us: int = SPIN_ADAPTIVE) -> "MessageQueue":
-        """Creates a queue among the members of a process group of torch.distributed, or of any Exchange. Collective.
+        """Creates a queue between the members of a process group of torch.distributed, or of any Exchange. Collective.
 
-        Member `writer_rank` writes and the other members read. If the writer is outside the group, all members read, and
-        member `writer_rank` passes the writer's handle on to them. With `blocking`, the queue is ready when the call
+        Member `writer_rank` writes and the other members read. If the writer is outside the group (`external_writer_handle`), all members
+        read, and member `writer_rank` distributes the writer's handle to the members. With `blocking`, the queue is ready when the call
         returns."""
         group = adapt_exchange(pg)
         here = in_the_same_node_as(group, writer_rank)
@@ -226,9 +226,9 @@ class MessageQueue:
         self._check(result)
 
     def shutdown(self) -> None:
-        """Ends the queue on this side. Any thread may call it. Calls in progress in other threads raise VerbenaError before
-        shutdown() returns, and all later calls raise it too. After the writer's shutdown(), readers can still read the
-        messages written before. A reader that has views of messages leaves the queue when it releases the last view."""
+        """Shuts this end of the queue down. Any thread may call it. Calls in progress in other threads raise VerbenaError before shutdown()
+        returns, and all later calls raise it too. After the writer's shutdown(), readers can still read the messages written before. A
+        reader that has views of messages leaves the queue when it releases the last view."""
         self._give_back_views()
         self._check(self._library.queue_shutdown(self._queue))
 
@@ -241,14 +241,16 @@ class MessageQueue:
         self.shutdown()
 
     def __del__(self) -> None:
-        # If the constructor failed there is nothing to free. No view exists any more, since a view refers to this object.
+        # If the constructor has failed, there is nothing to free. There are no views anymore, because each view has a reference to this
+        # object.
         if getattr(self, "_queue", None) is not None:
             self._give_back_views()
             self._library.queue_destroy(self._queue)
 
     @property
     def is_local(self) -> bool:
-        """On a reader: whether it shares memory with the writer. On the writer: whether all readers share memory with it."""
+        """On a reader, True if the reader shares memory with the writer. On the writer, True if all readers share memory with the
+        writer."""
         return bool(self._library.queue_is_local(self._queue))
 
     def pin(self) -> None:
@@ -256,7 +258,8 @@ class MessageQueue:
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
-        """Makes the wait in progress raise an exception; if there is none, the next wait raises it. Any thread may call it."""
+        """Makes the wait in progress raise an exception. If no wait is in progress, the next wait raises the exception. Any thread may call
+        it."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --
@@ -299,7 +302,7 @@ class MessageQueue:
         self._body.bytes = body
         self._body.length = len(body)
         self._wait(self._library.queue_enqueue, (self._parts, 2), (), timeout, None)
-        self._body.bytes = None  # not kept longer than needed
+        self._body.bytes = None  # do not keep the bytes longer than needed
 
     @contextlib.contextmanager
     def acquire_write(self, timeout: float | None = None, length: int | None = None) -> Iterator[memoryview]:
@@ -326,7 +329,8 @@ class MessageQueue:
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
         """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
-        `indefinite` has no effect: a wait without a timeout lasts until a message arrives, and sleeps meanwhile."""
+        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The wait sleeps in the
+        meantime."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)
@@ -376,7 +380,7 @@ class MessageQueue:
     def _give_back_views(self) -> None:
         """Releases the messages of views whose memory is no longer referenced."""
         for ticket in [ticket for ticket, memory in self._views.copy().items() if memory() is None]:
-            if self._views.pop(ticket, None) is not None:  # another thread may have released it already
+            if self._views.pop(ticket, None) is not None:  # another thread may have released the message already
                 self._release(ticket)
 
     # -- Waiting --
@@ -413,7 +417,7 @@ class _Buffer(ctypes.Structure):
 
 
 class _Exported:
-    """Holds a contiguous buffer's memory as long as this object lives. ctypes has no other way to the address of a read-only
+    """Keeps a contiguous buffer's memory alive as long as this object lives. ctypes has no other way to get the address of a read-only
     buffer."""
 
     def __init__(self, owner: Any) -> None:
@@ -456,7 +460,7 @@ def _take_apart(whole: memoryview) -> Any:
     buffers = []
     for length in lengths:
         place += -place % _ALIGNMENT
-        buffers.append(bytearray(whole[place:place + length]))  # the object outlives the chunk
+        buffers.append(bytearray(whole[place:place + length]))  # a copy, because the object outlives the chunk
         place += length
     return pickle.loads(pickled, buffers=buffers)
 

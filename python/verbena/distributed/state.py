@@ -1,4 +1,4 @@
-"""Creates all groups of the process. The ranks exchange data a fixed number of times, regardless of the number of groups."""
+"""Creates all groups of the process. The number of exchanges between the ranks does not depend on the number of groups."""
 import contextlib
 import dataclasses
 import functools
@@ -17,7 +17,8 @@ from verbena.distributed.message_queue import Handle, MessageQueue
 
 QUEUE_CHUNK_BYTES, QUEUE_CHUNKS = 4 << 20, 6
 _DEFAULT_TIMEOUT_S = 120
-# Names that engines pass. The name has no effect: tensors travel over the ranks' connections or a device communicator.
+# Names of backends that engines pass. The name has no effect: tensors are always sent over the ranks' connections or by a device
+# communicator.
 BACKENDS = ("gloo", "cpu:gloo", "nccl", "cpu:gloo,cuda:nccl")
 
 
@@ -51,7 +52,7 @@ def _forget() -> None:
     _world = _state = None
 
 
-# A forked child must not free its parent's groups, so it forgets them without freeing them.
+# A forked child must not free its parent's groups, so it drops its references without freeing the groups.
 os.register_at_fork(after_in_child=_forget)
 
 
@@ -61,11 +62,10 @@ def init_dist_env(tensor_model_parallel_size: int = 1, rankID: int | None = None
                   prefill_context_model_parallel_size: int = 1, decode_context_model_parallel_size: int = 1,
                   custom_groups: Mapping[str, Sequence[Any]] | None = None, use_message_queue_broadcaster: bool = True,
                   members: Sequence[int] | None = None, timeout: float | None = None, exchange: Exchange | None = None) -> None:
-    """Calls init_distributed_environment() and initialize_model_parallel(). If one of them fails, neither has an effect.
-    Collective.
+    """Calls init_distributed_environment() and initialize_model_parallel(). If either call fails, nothing changes. Collective.
 
-    The launcher's environment variables give the rank and the number of ranks. With `rankID`, they are computed from the
-    position in the grid DP x PP x PCP x TP instead. A second call checks that its sizes are the same as in the first call."""
+    The launcher's environment variables give the rank and the number of ranks. With `rankID`, the rank and the number of ranks are computed
+    from the position in the grid DP x PP x PCP x TP instead. A second call only checks that its sizes are the same as in the first call."""
     world_size = rank = -1
     if rankID is not None:
         inner = tensor_model_parallel_size * pipeline_model_parallel_size * prefill_context_model_parallel_size
@@ -90,9 +90,8 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
     """Connects all ranks, and creates the world group. Collective. A second call only checks that the rank and the number of ranks
     are the same as in the first call.
 
-    Security: objects are pickled, so every rank can run code in every other rank. Connections are authenticated by the job
-    key (VERBENA_JOB_KEY_FILE) or by a secret that the ranks exchanged. Ranks on several hosts need a key, or
-    VERBENA_INSECURE=1.
+    Security: ranks exchange pickled objects, so every rank can run code on every other rank. Connections are authenticated by the job key
+    (VERBENA_JOB_KEY_FILE) or by a secret that the ranks exchanged. Ranks on several hosts need a key, or VERBENA_INSECURE=1.
 
     Errors: if a rank is missing or dies during the call, VerbenaError names it on every other rank within `timeout` seconds.
     torch.distributed is neither needed nor initialised.
@@ -101,10 +100,10 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
         world_size: the number of ranks; -1 to take it from the launcher (torchrun, Open MPI, PMI, Slurm).
         rank: this rank's number; -1 to take it from the launcher.
         distributed_init_method: "env://", or rank 0's address as "tcp://host:port".
-        timeout: in seconds.
-        members: the launcher's ranks that take part, in this order; None for all. The first must be on the host of the
-            rendezvous. So a job can continue without a rank that died, and later with that rank again.
-        exchange: an Exchange that connects the ranks already.
+        timeout: the timeout in seconds.
+        members: the launcher's ranks that take part, in this order; None for all ranks. The first rank must be on the host of the
+            rendezvous. With this argument, a job can continue without a rank that has died, and can later include that rank again.
+        exchange: an Exchange that already connects the ranks; None to connect them in this call.
     """
     global _world
     if backend not in BACKENDS:
@@ -139,8 +138,8 @@ def initialize_model_parallel(tensor_model_parallel_size: int = 1, pipeline_mode
                               data_parallel_size: int = 1, custom_groups: Mapping[str, Sequence[Any]] | None = None,
                               use_message_queue_broadcaster: bool = True) -> None:
     """Creates the groups TP, DCP, PCP, PP, DP and EP of the grid ExternalDP x DP x PP x PCP x TP, and custom groups. Creates a
-    message queue from the first rank of each TP group to the other ranks of that group. Collective over the world. The ranks
-    exchange data twice, regardless of the number of groups."""
+    message queue from the first rank of each TP group to the other ranks of that group. Collective over the world. The ranks exchange data
+    twice, however many groups there are."""
     global _state
     if backend not in (None, *BACKENDS):
         raise ValueError(f"unknown backend {backend}: use one of {', '.join(BACKENDS)}")
@@ -178,8 +177,8 @@ def enable_symmetric_memory() -> SymmetricContext:
     """Creates one context of symmetric memory for all groups, on the calling thread's GPU, and sets each group's `team`.
     Collective over the world. A second call returns the same context.
 
-    All groups share the context's windows: memory is registered once, and one set of queue pairs leads to each rank.
-    destroy_model_parallel() closes the context and is then collective."""
+    All groups share the context's windows, so memory is registered only once, and there is only one set of queue pairs to each rank.
+    destroy_model_parallel() closes the context, and is collective in this case."""
     state, world = _get_state(), _get_world()
     if state.context is None:
         context = SymmetricContext.from_all_gather(world.ranks.all_gather, world.ranks.rank, world.ranks.size)
@@ -202,7 +201,7 @@ def destroy_model_parallel() -> None:
     if _state is None:
         return
     state, _state = _state, None
-    with contextlib.ExitStack() as ends:  # all run, even if one of them raises
+    with contextlib.ExitStack() as ends:  # all callbacks run, even if one of them raises an exception
         if state.context is not None:
             ends.callback(state.context.close)
             _get_world().group.team = None
@@ -255,7 +254,7 @@ get_dp_group = functools.partial(get_group, "dp")
 get_pcp_group = functools.partial(get_group, "pcp")
 get_dcp_group = functools.partial(get_group, "dcp")
 get_ep_group = functools.partial(get_group, "ep")
-# The ranks of the EP group, in a group whose messages are separate from the messages of the EP group.
+# A group with the same ranks as the EP group, whose messages are separate from the messages of the EP group.
 get_eplb_group = functools.partial(get_group, "eplb")
 
 
@@ -269,8 +268,8 @@ def get_tensor_model_parallel_rank() -> int:
 
 @contextlib.contextmanager
 def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group: makes one side stream current, and calls capture()
-    of the groups' device communicators."""
+    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group. Makes one side stream current, and calls capture() of the
+    groups' device communicators."""
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(side_stream(device))
         for group in (get_tp_group(), get_pp_group(), get_dp_group()):
@@ -338,9 +337,9 @@ def _find_local_rank(local_rank: int) -> int:
 
 
 def _do_together(ranks: Exchange, step: Callable[[], Any]) -> list[Any]:
-    """Calls step() on each rank, and returns all ranks' results. Collective. If step() fails on one rank, the call fails on all.
-    If a rank died, every other rank's error names it, whatever its death did to their steps. Results travel as JSON, so that
-    this function never unpickles bytes from other ranks."""
+    """Calls step() on each rank, and returns the results of all ranks. Collective. If step() fails on one rank, the call fails on all
+    ranks. If a rank has died, the errors on all other ranks name this rank, even if its death made their own steps fail. Results are sent
+    as JSON, so that this function never unpickles bytes from other ranks."""
     failure = None
     try:
         told = json.dumps([None, step()])

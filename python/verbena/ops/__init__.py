@@ -1,7 +1,7 @@
 """Collectives of libverbena_ops.so on tensors: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, quantised sums,
 RMSNorm.
 
-    tp = verbena.ops.init(name="tp")                # ranks of torch.distributed's world, else of the launcher's variables
+    tp = verbena.ops.init(name="tp")                # the ranks of torch.distributed or of the launcher
     y = tp.all_reduce(x)
     y = torch.ops.verbena.all_reduce(x, "tp")       # the same operation, for code under torch.compile
     tp.free()                                       # collective

@@ -41,7 +41,7 @@ class Algorithm(enum.IntEnum):
     MXFP8 = 20
     FP8_INT8 = 21
     INT4_INT8 = 22
-    LOSSLESS = 32  # exact; encoded between hosts
+    LOSSLESS = 32  # exact; data is compressed between hosts
 
 
 # Keys are the names of PyTorch's types, because PyTorch need not be loaded.
@@ -81,7 +81,7 @@ class OpsPart(CollectivePart):
     # Tensors of the calls in the open group. They must live until the group's kernels are launched at its end.
     _group: list[tuple[Any, ...]] | None = None
     _dropped_group: str | None = None  # the reason why all calls fail until reset()
-    _last: tuple[str, Any, Choice | None] | None = None  # of the last _call(): name, bytes of the tensor, choice
+    _last: tuple[str, Any, Choice | None] | None = None  # of the last _call(): name, size of the tensor in bytes, choice
 
     @property
     def rank(self) -> int:
@@ -116,10 +116,11 @@ class OpsPart(CollectivePart):
 
 
 def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
-    """Returns the name, size and algorithm of a call: the algorithm of `choice`, or the algorithm that the library chooses."""
+    """Returns a text with the name, size and algorithm of a call. The algorithm is that of `choice` or, without one, the algorithm that the
+    library chooses."""
     operation = name.removeprefix("ops_")
     if choice is None and operation in OPERATIONS:
-        # The library chooses by the bytes of the tensor, or of one message where ranks exchange parts of the tensor.
+        # The library's choice depends on the size of the tensor or, if ranks exchange parts of the tensor, on the size of one message.
         message_bytes = tensor_bytes // calls.size if operation in ("reduce_scatter", "all_to_all") else tensor_bytes
         choice = calls._choose("ops_choose", OPERATIONS.index(operation), message_bytes)
     algorithm = "" if choice is None else f" by {choice.algorithm.name}"
@@ -155,7 +156,8 @@ def need_type(tensor: Any) -> DataType:
 
 
 def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
-    """Returns the tensor. `dtype`: the type that it must have; None: any. Kernels trust both and would write beyond its end."""
+    """Returns the tensor if it has the given shape and type; otherwise raises an error. If `dtype` is None, any type is accepted. Kernels
+    trust shape and type, and would write beyond the end of a smaller tensor."""
     if dtype is not None and tensor.dtype != dtype:
         raise TypeError(f"the tensor must be of type {dtype}, not {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():

@@ -1,4 +1,4 @@
-"""The communicator: collectives of a team on PyTorch tensors."""
+"""The communicator, which runs collectives of a team on PyTorch tensors."""
 import contextlib
 import ctypes
 import math
@@ -18,16 +18,16 @@ from verbena.team import SymmetricTeam
 class Communicator(FusedCalls):
     """Collectives of a team on tensors in GPU memory.
 
-    Ranks: all members make the same calls in the same order. Creating, resetting and freeing a communicator is collective
-    over the context; ranks that are not members make only these calls.
+    Ranks: all members make the same calls in the same order. Creating, resetting and freeing a communicator is collective over the context.
+    Ranks that are not members of the team make only these calls.
 
     Streams: a call enqueues a kernel on the current stream of the tensor's GPU and returns without synchronising. It may be
-    captured in a CUDA graph. A communicator serves one stream at a time: use one communicator for each stream that runs at
-    the same time. Threads: one thread at a time uses a communicator.
+    captured in a CUDA graph. A communicator serves one stream at a time. If several streams run at the same time, use a separate
+    communicator for each. Threads: only one thread at a time may use a communicator.
 
-    Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does
-    not make a call within VERBENA_SYMM_TIMEOUT_MS, the outputs of the other ranks are filled with bytes of 0xff, and
-    check_error() and every later call raise VerbenaError until all ranks call reset()."""
+    Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does not make a call within VERBENA_SYMM_TIMEOUT_MS,
+    the outputs on the other ranks are filled with 0xff bytes, and check_error() and every later call raise VerbenaError until all ranks
+    call reset()."""
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
                  packet_bytes: int = 0, chunk_bytes: int = 0, blocks: int = 0, programmatic_launch: bool = False,
@@ -44,8 +44,8 @@ class Communicator(FusedCalls):
             programmatic_launch: enables programmatic dependent launch (PDL): the next kernel of the stream may start before
                 the communicator's kernel has ended.
             tuning_file: path of measurements of this platform (verbena-bench coll --calibrate); None for VERBENA_TUNING_FILE.
-            has_windows: a promise of the caller about every all-reduce: either input and output lie in windows on all
-                ranks, each at the same offset, or no rank has both in windows.
+            has_windows: True if the caller promises the following about every all-reduce: if one rank's input and output both lie in
+                windows, then this is true on all ranks, with the same offsets.
         """
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
@@ -58,7 +58,7 @@ class Communicator(FusedCalls):
 
     @classmethod
     def from_group(cls, group: Any, **options: Any) -> "Communicator":
-        """Creates a communicator, and a context that free() closes, of the ranks of a group. Collective over the group.
+        """Creates a communicator for the ranks of a group, and a context that the communicator's free() closes. Collective over the group.
 
         Args:
             group: a process group of torch.distributed, such as a DeviceMesh's `get_group("tp")`, or a TorchComms
@@ -70,7 +70,7 @@ class Communicator(FusedCalls):
 
     @classmethod
     def from_environment(cls, **options: Any) -> "Communicator":
-        """Creates a communicator, and a context that free() closes, of all ranks of the job. The launcher's environment
+        """Creates a communicator for all ranks of the job, and a context that the communicator's free() closes. The launcher's environment
         variables name the ranks, as in SymmetricContext.from_environment(). Collective. `options` are keyword arguments of
         Communicator()."""
         return cls._own(SymmetricContext.from_environment(), options)
@@ -97,8 +97,8 @@ class Communicator(FusedCalls):
             self._context.__exit__(kind, error, trace)
 
     def free(self) -> None:
-        """Frees the communicator, and its context if from_group() or from_environment() created it. No kernel of any rank
-        may still be using it. Collective."""
+        """Frees the communicator, and its context if from_group() or from_environment() created it. No kernel on any rank may still be
+        using the communicator. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.ops_destroy(handle))
@@ -121,7 +121,7 @@ class Communicator(FusedCalls):
 
         Args:
             operation: the name of the method, such as "all_reduce".
-            length_bytes: bytes of the tensor for an all-reduce; bytes of one rank's message for every other operation.
+            length_bytes: for an all-reduce, the size of the tensor in bytes; for every other operation, the size of one rank's message.
         """
         return self._choose("ops_choose", OPERATIONS.index(operation), length_bytes)
 
@@ -132,7 +132,7 @@ class Communicator(FusedCalls):
         Args:
             tensor: a tensor of any shape; shape and type are the same on all ranks.
             reduction: "sum", "mean" or "avg", "min", "max", a Reduction, or a torch.distributed.ReduceOp.
-            op: the same as `reduction`, under torch.distributed's name.
+            op: another name of `reduction`, which torch.distributed uses.
             out: the tensor that receives the result; may be `tensor` itself. None for a new tensor.
             choice: the algorithm; None to let the library choose.
         """
@@ -160,9 +160,10 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: a tensor whose size along `dim` is a multiple of the number of ranks; same shape and type on all ranks.
-            dim: has no default, because the defaults of engines and of torch.distributed differ.
-            reduction: as for all_reduce().
-            op: the same as `reduction`, under torch.distributed's name.
+            dim: the dimension along which the result is split. It has no default, because engines and torch.distributed have different
+                defaults.
+            reduction: the same as for all_reduce().
+            op: another name of `reduction`, which torch.distributed uses.
             out: the tensor that receives this rank's part; None for a new tensor.
             choice: the algorithm; None to let the library choose.
         """
@@ -187,9 +188,9 @@ class Communicator(FusedCalls):
 
     def all_to_all(self, tensor: Any, split_dim: int = 0, concat_dim: int = 0, *, out: Any = None,
                    choice: Choice | None = None) -> Any:
-        """Splits the tensor along `split_dim` into one part per rank, sends part r to rank r, and returns the parts
-        received, concatenated along `concat_dim` in rank order. The size along `split_dim` must be a multiple of the number
-        of ranks. `out` receives the result; None for a new tensor."""
+        """Splits the tensor along `split_dim` into one part per rank, and sends part r to rank r. Returns the received parts, concatenated
+        along `concat_dim` in rank order. The size along `split_dim` must be a multiple of the number of ranks. `out` receives the result;
+        None for a new tensor."""
         tensor = tensor.contiguous()
         shape = list(tensor.shape)
         split_dim, concat_dim = split_dim % len(shape), concat_dim % len(shape)
@@ -209,9 +210,9 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: contiguous rows, at least counts[rank] of them.
-            counts: int64 [ranks] in GPU memory, read when the kernel runs: rank r contributes its first counts[r] rows.
+            counts: int64 [ranks] in GPU memory. Rank r contributes its first counts[r] rows. The tensor is read when the kernel runs.
             out: a contiguous tensor that receives the rows.
-            offsets: int64 [ranks] in GPU memory: the row of `out` where rank r's rows begin. None to concatenate the rows.
+            offsets: int64 [ranks] in GPU memory: the row of `out` at which rank r's rows begin. None to concatenate the rows.
             choice: the algorithm; None to let the library choose.
         """
         self._call_v("ops_all_gather_v", tensor, out, [counts, offsets], [], out.numel() // self.size, choice)
@@ -219,13 +220,13 @@ class Communicator(FusedCalls):
 
     def reduce_scatter_v(self, tensor: Any, counts: Any, out: Any, reduction: Any = "sum", *, offsets: Any = None,
                          choice: Choice | None = None) -> Any:
-        """Reduces the ranks' tensors element by element, gives rank r counts[r] rows of the result, and returns `out`.
+        """Reduces the ranks' tensors element by element. Rank r gets counts[r] rows of the result in `out`, which the call returns.
 
         Args:
             tensor: contiguous rows; same shape and type on all ranks.
             counts: int64 [ranks] in GPU memory, read when the kernel runs.
             out: a contiguous tensor of at least counts[rank] rows.
-            reduction: as for all_reduce().
+            reduction: the same as for all_reduce().
             offsets: int64 [ranks] in GPU memory: the first row of rank r's part in `tensor`. None if the parts are
                 contiguous.
             choice: the algorithm; None to let the library choose.
@@ -240,12 +241,14 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: the contiguous rows to send.
-            send_counts: int64 [ranks] in GPU memory, read when the kernel runs, like the three tensors below.
+            send_counts: int64 [ranks] in GPU memory. This tensor and the next three tensors of counts and offsets are read when the kernel
+                runs.
             receive_counts: int64 [ranks] in GPU memory.
             out: a contiguous tensor that receives the rows.
-            send_offsets: int64 [ranks] in GPU memory: the first row for rank r in `tensor`. None if contiguous.
-            receive_offsets: int64 [ranks] in GPU memory: the first row from rank r in `out`. None if contiguous.
-            expected_rows: rows of a typical message, the same on all ranks; the library chooses the algorithm by it.
+            send_offsets: int64 [ranks] in GPU memory: the first row for rank r in `tensor`. None if the rows for the ranks are contiguous.
+            receive_offsets: int64 [ranks] in GPU memory: the first row from rank r in `out`. None to concatenate the rows.
+            expected_rows: number of rows of a typical message, the same on all ranks. The library's choice of the algorithm depends on this
+                number.
             choice: the algorithm; None to let the library choose.
         """
         counts = [send_counts, send_offsets, receive_counts, receive_offsets]
@@ -292,7 +295,7 @@ class Communicator(FusedCalls):
 
 
 def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:
-    """Returns the number of rows (the product of the sizes before `dim`), and the shape of `parts` such tensors
+    """Returns the number of rows (the product of the sizes before `dim`), and the shape of `parts` tensors of this shape that are
     concatenated along `dim`."""
     whole = list(shape)
     dim %= len(whole)

@@ -13,8 +13,8 @@ CODECS = {"fp8": Algorithm.FP8, "int8": Algorithm.INT8, "int6": Algorithm.INT6, 
 
 
 class Quantisation(enum.IntEnum):
-    """The format of quantised rows; each element is one byte. TENSOR kinds have one scale for the tensor, TOKEN kinds one
-    per row, BLOCK and MXFP8 kinds one per block of a row: 128 elements, or 32 for MXFP8."""
+    """The format of quantised rows. Each element is one byte. TENSOR kinds have one scale for the whole tensor, TOKEN kinds have one scale
+    per row, and BLOCK and MXFP8 kinds have one scale per block of a row. A block has 128 elements, or 32 elements for MXFP8."""
     NONE = 0
     FP8_TENSOR = 1
     FP8_TOKEN = 2
@@ -35,8 +35,8 @@ class Normed:
         residual: the sum of input and residual, in the input's shape and type.
         quantised: the quantised rows, one byte per element; None without quantisation.
         scales: the scales of `quantised`; None without quantisation.
-        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None if `output` has
-            overwritten it.
+        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None if `output` has overwritten
+            the sum.
     """
     output: Any = None
     residual: Any = None
@@ -50,13 +50,13 @@ class Norm:
     """The parameters of an RMSNorm: h = x + residual; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset).
 
     Attributes:
-        weight: [hidden], contiguous, of the rows' type; None for a weight of ones.
+        weight: [hidden], contiguous, of the rows' type; None if all weights are 1.
         epsilon: added to the mean of the squares.
         weight_offset: added to each element of the weight, such as 1 for Gemma.
-        rounds_sum: rounds h to the tensor's type before squaring it, as vLLM's and FlashInfer's kernels do.
-        rounds_normed: rounds h / sqrt(...) before multiplying it by the weight, as vLLM's kernels do.
+        rounds_sum: True to round h to the tensor's type before squaring it, as vLLM's and FlashInfer's kernels do.
+        rounds_normed: True to round h / sqrt(...) before multiplying it by the weight, as vLLM's kernels do.
         quantisation: the format of quantised rows; NONE for no quantised rows.
-        scale: for FP8_TENSOR, the scale: one float32 in GPU memory.
+        scale: for FP8_TENSOR: the scale, which is one float32 in GPU memory.
         scale_layout: for FP8_BLOCK and FP8_BLOCK_POWER: "rows", "columns", or "tma" (columns padded to a multiple of 4).
         min_scale: lower bound of the scales that the kernel computes.
         padding: number of columns of zeros after each row of the output and of the quantised rows.
@@ -79,8 +79,8 @@ class FusedCalls(OpsPart):
     """Quantised and fused calls of verbena.ops.Communicator."""
 
     def all_reduce_quantised(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
-        """Sums the ranks' tensors, sending quantised messages, and returns the sum. Uses the exact all_reduce() where it is
-        faster. All ranks get the same bits.
+        """Sums the ranks' tensors by quantised messages, and returns the sum. Uses the exact all_reduce() for tensors that it sums faster.
+        All ranks get the same bits.
 
         Args:
             tensor: a tensor of any shape; shape and type are the same on all ranks.
@@ -138,15 +138,15 @@ class FusedCalls(OpsPart):
         return result
 
     def fused_allreduce_rmsnorm(self, input_: Any, residual: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-        """Calls all_reduce_rms_norm() with the arguments that AITER, SGLang and verbena.distributed use, and returns
-        (normalised rows, sum + residual). The latter is rounded before it is squared."""
+        """Calls all_reduce_rms_norm() with the arguments that AITER, SGLang and verbena.distributed use, and returns (normalised rows, sum
+        + residual). sum + residual is rounded before it is squared."""
         normed = self.all_reduce_rms_norm(input_, Norm(weight, eps, rounds_sum=True), residual)
         return normed.output, normed.residual
 
     def reduce_scatter_rms_norm_all_gather(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                                            choice: Choice | None = None) -> Normed:
-        """Computes the same as all_reduce_rms_norm(), but each rank normalises only its share of the rows: rows
-        [rank * s, (rank + 1) * s), where s is rows / ranks, rounded up. All ranks get the output, quantised rows and scales
+        """Computes the same results as all_reduce_rms_norm(), but each rank normalises only its share of the rows. Rank r's share consists
+        of the rows [r * s, (r + 1) * s), where s is rows / ranks, rounded up. All ranks get the output, the quantised rows and the scales
         of all rows. `residual` and the result's residual have only the rows of this rank's share."""
         rows = tensor.contiguous().view(-1, tensor.shape[-1])
         share = -(-rows.shape[0] // self.size)
@@ -227,7 +227,7 @@ def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any
 
 
 def _make_quantised(x: Any, kind: Quantisation, norm: Norm, rows: int, hidden: int, shape: list[int]) -> tuple[Any, Any, int, int]:
-    """Returns empty quantised rows and scales, and the strides of scales from row to row and from block to block."""
+    """Returns empty quantised rows and scales, and the strides between the scales of successive rows and of successive blocks."""
     if kind == Quantisation.NONE:
         return None, None, 0, 0
     import torch

@@ -13,13 +13,13 @@ import torch
 
 try:
     from torch._inductor.custom_graph_pass import CustomGraphPass
-except ImportError:  # PyTorch before 2.6: its compiler does not cache graphs of custom passes
+except ImportError:  # the compiler of PyTorch before 2.6 does not cache the graphs of custom passes
     CustomGraphPass = object
 
 # Skips the wait after an all-reduce of functional collectives.
 _ALL_REDUCES = ("verbena.all_reduce", "vllm.all_reduce", "_c10d_functional.all_reduce")
 _WAIT = "_c10d_functional.wait_tensor"
-_VERSION = 2  # of the pass's behaviour, for the compiler's cache
+_VERSION = 2  # version of the pass's behaviour, for the compiler's cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _NormRule:
     the result; every other argument must have its default value. The operator returns (output, residual), or only the output."""
     x: str
     residual: str | None
-    options: tuple[str, ...] = ()  # passed on by name
+    options: tuple[str, ...] = ()  # arguments that are passed on by name
     ignored: tuple[str, ...] = ()
     rounds_normed: bool = False
     returns_pair: bool = True
@@ -56,10 +56,10 @@ class FusionPass(CustomGraphPass):
         self.group = group
         self.names = frozenset([group] if names is None else names)
         self.codec = codec
-        self.count_fused = 0  # of the last graph
+        self.count_fused = 0  # number of fused pairs in the last graph
 
     def uuid(self) -> str:
-        """Returns a key for the compiler's cache: passes that make different graphs have different keys."""
+        """Returns a key for the compiler's cache. Passes that produce different graphs have different keys."""
         return f"verbena-fusion-{_VERSION}-{self.group}-{sorted(self.names)}-{self.codec}"
 
     def __call__(self, graph: Any) -> None:
@@ -112,15 +112,15 @@ def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _M
         return None
     order = {node: place for place, node in enumerate(graph.nodes)}
     others = [user for user in total.users if user is not norm]
-    # With a residual, the fused operator does not return the sum, so no other node may read the sum. Without one, the second
-    # result is the sum, which exists only after the norm's position.
+    # With a residual, the fused operator does not return the sum, so no other node may read the sum. Without a residual, the second result
+    # is the sum, but it exists only after the position of the norm.
     if others and (residual is not None or any(order[user] < order[norm] for user in others)):
         return None
     return _Match(all_reduce, total, residual, arguments)
 
 
 def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
-    """Returns all arguments by name, defaults included; None if the fused operator lacks one of them."""
+    """Returns all arguments by name, including defaults. Returns None if the fused operator lacks any of these arguments."""
     schema = norm.target._schema.arguments
     given = {one.name: value for one, value in zip(schema, norm.args)} | norm.kwargs
     known = {rule.x, rule.residual, "weight", "epsilon", *rule.options, *rule.ignored}

@@ -1,4 +1,4 @@
-"""Dispatch and combine of mixture of experts: verbena.moe."""
+"""Dispatch and combine for mixture of experts. Users import verbena.moe."""
 import ctypes
 import dataclasses
 import enum
@@ -15,20 +15,21 @@ from verbena.part import CollectivePart
 from verbena.streams import stream_of
 from verbena.team import SymmetricTeam
 
-CAST_BLOCK = 128  # elements of a row that share a scale
+CAST_BLOCK = 128  # number of elements of a row that share a scale
 
 
 class Order(enum.IntEnum):
     """The order in which combine() adds a token's rows. Sums are computed in float32. Each rank that adds rows rounds its sum once."""
-    ROWS = 0     # rows [ranks, max_tokens, hidden]: the rank of the experts has added and weighted them
-    REDUCED = 1  # rows [ranks, max_tokens, top_k, hidden]: weighted and added there in top-k order, then in the order of ranks
-    EXACT = 2    # the same rows, which all go to the token's rank: weighted and added in top-k order
+    ROWS = 0     # rows [ranks, max_tokens, hidden]: the caller has already weighted and added the rows of each rank's experts
+    REDUCED = 1  # rows [ranks, max_tokens, top_k, hidden]: the experts' rank weights and adds them in top-k order; the sums are added in
+                 # the order of ranks
+    EXACT = 2    # rows [ranks, max_tokens, top_k, hidden]: the token's rank gets all of them, and weights and adds them in top-k order
 
 
 class Phase(enum.IntEnum):
-    """Runs a call at once (BOTH) or as two calls (SEND, then RECEIVE). RECEIVE takes the arguments of SEND, and the result of SEND as
-    `out`; only `blocks` may differ. In a dispatch that groups by expert, RECEIVE_IDS may be called between SEND and RECEIVE: it receives
-    all tensors of the handle except `places`."""
+    """The part of a dispatch or combine that a call runs: everything (BOTH), or first SEND and then RECEIVE. RECEIVE takes the arguments of
+    SEND, and the result of SEND as `out`; only `blocks` may differ. In a dispatch that groups by expert, a call with RECEIVE_IDS may come
+    between SEND and RECEIVE. It receives all tensors of the handle except `places`."""
     BOTH = 0
     SEND = 1
     RECEIVE = 2
@@ -37,40 +38,41 @@ class Phase(enum.IntEnum):
 
 class Grouping(enum.IntEnum):
     """How the received rows are grouped."""
-    RANK = 0    # [ranks, max_tokens, ...]: each row once
-    EXPERT = 1  # [experts of a rank, ranks * max_tokens, ...]: a row for each of its experts on this rank
-    RAGGED = 2  # [rows, ...]: the same groups one after the other, each from a multiple of `alignment` rows on
+    RANK = 0    # [ranks, max_tokens, ...]: each received row once
+    EXPERT = 1  # [experts of a rank, ranks * max_tokens, ...]: each received row once for each of the row's experts on this rank
+    RAGGED = 2  # [rows, ...]: the groups of EXPERT one after the other; each group begins at a multiple of `alignment` rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
     """The tokens that a dispatch has received. The tensors are in GPU memory and complete once the kernel has run. In every grouping,
     tensors of shape [ranks, max_tokens] list the received rows by source rank, in the order of the source rank's tokens."""
-    rows: Any     # as `grouping` says, [..., elements of a row]; rows without a token are not written
-    scales: Any   # the same rows, [..., scales of a row]; or None
-    handle: Any   # uint8; combine() reads it; the other tensors are views of it
-    counts: Any   # int32 [ranks]: rows that came from each rank
-    sources: Any  # int32 [ranks, max_tokens]: a row's token at its rank; -1 after the count
-    ids: Any      # int32 [ranks, max_tokens, top_k]: experts of this rank from 0 on; -1: another rank's, or after the count
+    rows: Any     # [..., elements of a row], in the shape that `grouping` gives; rows without a token are not written
+    scales: Any   # [..., scales of a row], for the same rows; None if rows have no scales
+    handle: Any   # uint8; combine() reads this tensor; the tensors below are views of it
+    counts: Any   # int32 [ranks]: number of rows received from each rank
+    sources: Any  # int32 [ranks, max_tokens]: each row's token on its source rank; -1 after the last row
+    ids: Any      # int32 [ranks, max_tokens, top_k]: experts of this rank, numbered from 0; -1 for other ranks' experts, and after the last
+                  # row
     weights: Any  # float32 [ranks, max_tokens, top_k]; 0 where the id is -1
-    tokens: int   # of this rank
+    tokens: int   # number of this rank's tokens
     grouping: Grouping = Grouping.RANK
-    # Of groups by expert; otherwise None.
-    places: Any = None         # int32 [ranks, max_tokens, top_k]: the id's row in `rows`, whose groups are counted through; -1: none
-    expert_counts: Any = None  # int32 [experts of a rank]: rows of each group
+    # The following are None unless rows are grouped by expert.
+    places: Any = None         # int32 [ranks, max_tokens, top_k]: the row for the id, counted over all groups of `rows`; -1: none
+    expert_counts: Any = None  # int32 [experts of a rank]: number of rows in each group
     expert_begins: Any = None  # int32 [experts of a rank]: the first row of each group
-    row_sources: Any = None    # int32, of each row of `rows`: source rank * max_tokens + number among its rows; -1: no token
-    row_experts: Any = None    # int32, of each row of `rows`: the expert; -1: no token
+    row_sources: Any = None    # int32 for each row of `rows`: source rank * max_tokens + number among the source rank's rows; -1: no token
+    row_experts: Any = None    # int32 for each row of `rows`: the expert; -1: no token
 
 
 class ExpertExchange(CollectivePart):
-    """Dispatch and combine among the ranks of a team, or of the whole context if `team` is None. The ranks are on one host, or evenly
-    distributed over several hosts. Kernels run on each rank's current stream.
+    """Dispatch and combine between the ranks of a team, or between all ranks of the context if `team` is None. The ranks are on one host,
+    or evenly distributed over several hosts. Kernels run on each rank's current stream.
 
     All members make the same calls in the same order; the number of tokens, the ids and the addresses may differ. Calls never synchronise
-    with the GPU, and may be captured in a CUDA graph: ids, weights and rows are read when the kernel runs. One thread and one stream at a
-    time use an exchange. Batches that overlap in time need separate exchanges. Creating and freeing an exchange is collective over the
-    context."""
+    with the GPU, and may be captured in a CUDA graph. Ids, weights and rows are read when the kernel runs. Only one thread and one stream
+    at a time may use an exchange. Batches that overlap in time need separate exchanges. Creating and freeing an exchange is collective over
+    the context."""
 
     _name = "exchange"
 
@@ -85,7 +87,7 @@ class ExpertExchange(CollectivePart):
             max_tokens: maximum number of tokens of each rank in a call.
             max_row_bytes: maximum length of a dispatched row in bytes; 0 for 2 * hidden.
             max_scale_bytes: maximum length of a row's scales in bytes.
-            exact: allocates memory for Order.EXACT. Not supported if the ranks are on several hosts.
+            exact: True to allocate memory for Order.EXACT. Not supported if the ranks are on several hosts.
             blocks: maximum number of blocks of a kernel; 0 for as many as fit on the GPU.
         """
         ops = load_ops_library()
@@ -105,7 +107,7 @@ class ExpertExchange(CollectivePart):
     @staticmethod
     def workspace_bytes(ranks: int, *, experts: int, max_tokens: int, top_k: int, hidden: int, max_row_bytes: int = 0,
                         max_scale_bytes: int = 0, exact: bool = False, blocks: int = 0, hosts: int = 1) -> int:
-        """Returns the GPU memory that an exchange allocates on each of `ranks` ranks, which are on `hosts` hosts. Needs no GPU."""
+        """Returns how many bytes of GPU memory an exchange allocates on each rank if `ranks` ranks are on `hosts` hosts. Needs no GPU."""
         options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, 0)
         length_bytes = int(load_ops_library().moe_workspace_bytes_across(ctypes.byref(options), ranks, hosts))
         if length_bytes == 0:
@@ -128,9 +130,9 @@ class ExpertExchange(CollectivePart):
         self._ops.check(self._ops.moe_reset(self.handle))
 
     def set_living(self, ranks: Iterable[int]) -> None:
-        """Excludes all other ranks of the team from later calls. Calls then ignore the ids of their experts and do not wait for them. All
-        of `ranks` must call this method between the same two calls, with the same ranks; the excluded ranks make no calls. The method does
-        not communicate. A captured graph keeps the ranks of its capture.
+        """Excludes all other ranks of the team from later calls. Calls then ignore ids of experts on excluded ranks, and do not wait for
+        excluded ranks. All of `ranks` must call this method between the same two calls, with the same argument; the excluded ranks must
+        make no calls. The method does not communicate. A captured graph keeps the ranks with which it was captured.
 
         To continue without a late rank, call reset() and then this method. An excluded rank can take part again after a reset() of all
         ranks."""
@@ -148,19 +150,19 @@ class ExpertExchange(CollectivePart):
         """Sends each row of `x` [tokens, elements] to the ranks of its experts, and receives the rows of all ranks.
 
         Args:
-            ids: int32 or int64 [tokens, top_k]; an id that names no expert is ignored. Alternatively the result of an earlier dispatch
-                with the same number of tokens: the rows then go to the same experts, with the same weights.
+            ids: int32 or int64 [tokens, top_k]; an id that names no expert is ignored. Alternatively, the result of an earlier dispatch
+                with the same number of tokens. The rows are then sent to the same experts, with the same weights.
             weights: float32 [tokens, top_k]; None for weights of 1.
-            scales: [tokens, ...]; sent with the rows, unchanged.
-            cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent": quantises BF16 or FP16 rows to e4m3 in the dispatch, with one
-                scale for each 128 elements. The scale is a float, a float that is a power of two, or an exponent (UE8M0); an int32 holds
-                four exponents.
+            scales: [tokens, ...]; the call sends them with the rows, unchanged.
+            cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent" to quantise BF16 or FP16 rows to e4m3 in the dispatch, with one
+                scale for each 128 elements. The scale is a float, a float that is a power of two, or an exponent (UE8M0), respectively; an
+                int32 holds four exponents.
             grouping: the grouping of the received rows.
             alignment: for Grouping.RAGGED: each group begins at a multiple of this number of rows.
-            exact_rows: for Grouping.RAGGED: waits until the rows are counted, and returns exactly this number of rows; cannot be captured
-                in a graph. If False, the result has the maximum number of rows that any routing needs, and `row_experts` is -1 for rows
-                after the groups.
-            column_scales: with `cast`: stores the scales in column-major order, and returns them as a transposed view.
+            exact_rows: for Grouping.RAGGED: True to wait until the rows are counted, and to return exactly this number of rows; such a call
+                cannot be captured in a graph. If False, the result has the maximum number of rows that any routing needs, and `row_experts`
+                is -1 for rows after the groups.
+            column_scales: with `cast`: True to store the scales in column-major order, and to return them as a transposed view.
             out: the result of an earlier dispatch with the same grouping, cast, shapes and types, whose memory is reused.
             phase: Phase.SEND for the first of two calls, then Phase.RECEIVE with the same arguments and the first call's result as `out`.
         """
@@ -204,7 +206,7 @@ class ExpertExchange(CollectivePart):
             out = make() if out is None else dataclasses.replace(out, tokens=tokens)
             launch(phase, out)
             return out
-        # Nothing is stored to the rows before they are counted.
+        # No row is stored before the rows are counted.
         sent = make(0) if phase != Phase.RECEIVE else out
         assert sent is not None
         if phase != Phase.RECEIVE:
@@ -220,13 +222,14 @@ class ExpertExchange(CollectivePart):
 
     def combine(self, rows: Any, dispatched: Dispatched, order: Order | str = Order.REDUCED, *, weights: Any = None, out: Any = None,
                 blocks: int = 0, phase: Phase = Phase.BOTH) -> Any:
-        """Sends the experts' rows back, and returns [tokens, hidden]: the sum of each token's rows; zeros for a token without an expert.
+        """Sends the experts' rows back, and returns [tokens, hidden] with the sum of each token's rows. A token without an expert gets
+        zeros.
 
         Args:
             rows: BF16 or FP16 rows in the shape that `order` requires. If the dispatch groups by expert, the rows of Order.REDUCED and
                 Order.EXACT are grouped in the same way.
             dispatched: the result of this rank's dispatch.
-            weights: for Order.EXACT: float32 [tokens, top_k]; None for the weights of the dispatch.
+            weights: for Order.EXACT: float32 [tokens, top_k]; None to use the weights of the dispatch.
         """
         order = Order[order.upper()] if isinstance(order, str) else order
         self._expect_handle(dispatched)
@@ -307,7 +310,7 @@ class ExpertExchange(CollectivePart):
 
     def view_handle(self, rows: Any, scales: Any, handle: Any, tokens: int, grouping: Grouping = Grouping.RANK, row_sources: Any = None,
                     row_experts: Any = None) -> Dispatched:
-        """Returns the result of a dispatch. The handle and the other arguments contain all its tensors."""
+        """Returns the result of a dispatch. The tensors of the result are the arguments and views of parts of the handle."""
         import torch
         place, layout = [self.ranks, self.max_tokens], self._layout
         view = functools.partial(_view, handle)
@@ -321,7 +324,7 @@ class ExpertExchange(CollectivePart):
 
 
 def _find_forms(place: list[int], x: Any, scales: Any, cast: str | None, column_scales: bool) -> tuple[Any, Any]:
-    """Returns shape and type of the received rows, and shape and type of their scales in memory. The latter is None without scales."""
+    """Returns shape and type of the received rows, and shape and type of their scales in memory (None without scales)."""
     import torch
     shape = [*place, x.shape[1]]
     if cast is None:
@@ -353,8 +356,8 @@ def _count_rows(ids: Any, experts: int, alignment: int) -> int:
 
 
 def _has_rows(tensor: Any) -> bool:
-    """Returns whether rows are contiguous. False if one row is expanded, because a stride of 0 means contiguous rows in C. The strides of a
-    tensor without rows are ignored."""
+    """Returns True if the elements of each row are contiguous. Returns False if a single row was expanded to several rows, because the
+    stride of such rows is 0, which the C function takes for contiguous rows. The strides of a tensor without rows are ignored."""
     rows, elements = tensor.shape
     return bool(rows == 0 or ((elements == 1 or tensor.stride(1) == 1) and (rows == 1 or tensor.stride(0) != 0)))
 

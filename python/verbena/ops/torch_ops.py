@@ -11,7 +11,7 @@ from verbena.ops.moe import Dispatched, ExpertExchange, Grouping
 
 _groups: dict[str, Communicator] = {}
 _exchanges: dict[str, ExpertExchange] = {}
-_libraries: list[Any] = []  # operators exist as long as this object, which defines them
+_libraries: list[Any] = []  # keeps the object alive that defines the operators
 _lock = threading.Lock()
 
 
@@ -156,7 +156,7 @@ def _as_five(x: Any, sent: Dispatched) -> tuple[Any, ...]:
 
 def _moe_combine(rows: Any, handle: Any, tokens: int, exchange: str, order: str = "reduced", grouping: str = "rank") -> Any:
     found = get_exchange(exchange)
-    # Only the number of row_sources is asked for: as many as there are rows.
+    # Only the length of row_sources is needed, because it equals the number of rows.
     return found.combine(rows, found.view_handle(None, None, handle, tokens, Grouping[grouping.upper()], rows[..., 0]), order)
 
 
@@ -165,7 +165,7 @@ def _as_pair(normed: Normed) -> tuple[Any, Any]:
 
 
 def _as_four(normed: Normed, scale: Any) -> tuple[Any, Any, Any, Any]:
-    # Results must not alias arguments: a scale that the caller passed is not returned.
+    # Results must not alias arguments, so a scale that the caller passed is not returned.
     scales = normed.scales if scale is None else normed.scales.new_empty(0)
     return normed.output, normed.residual, normed.quantised, scales
 
@@ -197,7 +197,7 @@ def _fake_all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, g
 _NORM = "float weight_offset=0.0, bool rounds_sum=False, bool rounds_normed=False"
 _QUANTISED = ("Tensor x, Tensor? residual, Tensor? weight, Tensor? scale, str quantisation, float epsilon, str group, "
               f'{_NORM}, str scale_layout="rows"')
-# Schema, implementation, and fake kernel, which only returns tensors of the result's shape.
+# For each operator: its schema, its implementation, and its fake kernel, which only returns tensors of the result's shape.
 _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
     ('all_reduce(Tensor x, str group, str reduction="sum") -> Tensor', _all_reduce,
      lambda x, group, reduction="sum": x.new_empty(x.shape)),
@@ -233,7 +233,7 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
 
 
 def _refuse_gradients(name: str) -> Callable[..., Any]:
-    """Returns a kernel that raises if an argument requires a gradient: training would otherwise continue without gradients."""
+    """Returns a kernel that raises an error if an argument requires a gradient. Otherwise, training would continue without gradients."""
     import torch
     call = getattr(torch.ops.verbena, name).default
 
@@ -241,7 +241,7 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
         if torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (*arguments, *named.values())):
             raise RuntimeError(f"torch.ops.verbena.{name} has no gradient: call it under torch.no_grad() or torch.inference_mode(), or use "
                                "torch.distributed for training")
-        below = torch._C._AutoDispatchBelowAutograd()  # PyTorch 1: no context manager, in force while the object lives
+        below = torch._C._AutoDispatchBelowAutograd()  # not a context manager in PyTorch 1; has an effect as long as the object lives
         with below if hasattr(below, "__enter__") else contextlib.nullcontext():
             return call(*arguments, **named)
     return run

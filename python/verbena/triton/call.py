@@ -15,7 +15,7 @@ def call(semantic: Any, backend: Any, name: str, returned: tl.dtype, *arguments:
     check_linked(semantic, name, unwrap(backend))
     numbers = [_as_scalar(semantic, name, value, dtype) for value, dtype in arguments]
     signature = tuple(dtype for _, dtype in arguments)
-    # Not pure: the compiler must not drop or merge the call, or move it across another memory access.
+    # The call is not pure: the compiler must not drop or merge calls, or move a call across another memory access.
     return core.extern_elementwise("", "", numbers, {signature: (name, returned)}, is_pure=False, _semantic=semantic)
 
 
@@ -28,7 +28,7 @@ def check_linked(semantic: Any, name: str, backend: Any) -> None:
     if not isinstance(backend, int) or backend not in list(Backend):
         raise ValueError(f"{name}: backend must be a compile-time constant, one of BACKEND_*, not {backend}")
     linked = {entry[0] for entry in semantic.builder.options.extern_libs or ()}
-    # The bitcode for all backends serves each of them. A call that names no backend uses the linked bitcode.
+    # The bitcode for all backends can be used with each of them. A call that names no backend uses whichever bitcode is linked.
     keys = [row.bitcode for row in BACKENDS.values()] if backend == Backend.DEFAULT else [find_bitcode(Backend(backend))]
     if linked.isdisjoint([*keys, ANY_BITCODE]):
         raise RuntimeError(f"{name}: the kernel is compiled without the bitcode for it: decorate it with "
@@ -51,7 +51,7 @@ def _as_scalar(semantic: Any, name: str, value: Any, dtype: tl.dtype) -> Any:
 
 
 def as_given(semantic: Any, address: Any, like: Any) -> Any:
-    """Converts the address to the type of `like` if that is a pointer. Returns an integer otherwise."""
+    """Converts the address to the type of `like` if `like` is a pointer. Otherwise, returns the address as an integer."""
     like = unwrap(like)
     is_pointer = isinstance(like, tl.tensor) and like.dtype.is_ptr()
     return semantic.cast(address, like.dtype) if is_pointer else address

@@ -63,7 +63,8 @@ class SymmKernel(KernelInterface):
                                   options={**options, "extern_libs": self._find_libraries(capability)})
 
     def _find_libraries(self, capability: int) -> dict[str, str]:
-        """Returns the libraries to link for a compute capability, since a vendor's bitcode may serve only one kind of GPU."""
+        """Returns the libraries to link for a compute capability. They depend on it because a vendor's bitcode may be for only one kind of
+        GPU."""
         if not self._vendors:
             return self.extern_libs
         if capability not in self._libraries:
@@ -122,7 +123,7 @@ def _as_backend(backend: Any) -> Backend:
 
 def find_extern_libs(backend: Backend) -> dict[str, str]:
     """Returns the libraries with which a kernel is linked, by name. For DEFAULT, these are the libraries of all backends or,
-    if one of them is missing, Verbena's own library. Raises LibraryNotFound if the library of a named backend is missing."""
+    if one of them is missing, Verbena's own library. For any other backend, raises LibraryNotFound if the backend's library is missing."""
     if backend == Backend.DEFAULT:
         try:
             return _find_all(backend)
@@ -133,7 +134,8 @@ def find_extern_libs(backend: Backend) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _telling_what_is_unreadable() -> Iterator[None]:
-    """Explains errors about bitcode that this Triton's LLVM cannot read. Surrounds launches, which may compile."""
+    """Adds an explanation to errors about bitcode that this Triton's LLVM cannot read. Surrounds launches, because a launch may compile the
+    kernel."""
     try:
         yield
     except ValueError as error:

@@ -16,7 +16,7 @@ _CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 
 def watch() -> None:
-    """Starts listening to Triton's reports of loaded modules. Keeps other listeners. Repeated calls have no effect."""
+    """Starts listening to Triton's reports of loaded modules, and keeps existing listeners. Repeated calls have no effect."""
     chain = knobs.runtime.kernel_load_end_hook
     if not isinstance(chain, knobs.HookChain):
         chain = knobs.HookChain(reversed=True)
@@ -63,5 +63,5 @@ def _prepare(device: int, name: str) -> None:
 def _is_capturing(stream: int) -> bool:
     status = ctypes.c_int(0)
     result = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
-    # The error of the default stream while a stream is captured on which the default stream would depend.
+    # The error that a call on the default stream returns if the default stream would depend on a stream that is being captured.
     return bool(result == _CAPTURE_IMPLICIT or (result == 0 and status.value != 0))

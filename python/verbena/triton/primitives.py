@@ -1,9 +1,9 @@
 """The primitives for Triton kernels. They call the functions of verbena/device/symm_c.cuh, which describes each in detail.
 
 `ctx_ptr` is the device_context of a team or workspace. Addresses are integers or pointers. All threads of a program make the
-call, and the operation happens once per program. Primitives without another result return a status: SYMM_DONE, or a negative
-value on failure. `backend` is a compile-time constant, the backend whose function is called; BACKEND_DEFAULT reads the backend
-from the context at run time."""
+call, and the operation happens once per program. Unless a primitive returns something else, it returns a status, which is SYMM_DONE or, on
+failure, a negative value. `backend` is a compile-time constant that names the backend whose function is called. With BACKEND_DEFAULT, the
+function reads the backend from the context at run time."""
 import functools
 import inspect
 from collections.abc import Callable
@@ -22,8 +22,8 @@ _size = "int32: None becomes the size of the elements of `src_ptr`"
 
 
 def _primitive(returned: tl.dtype, *types: Any) -> Callable[[Any], Any]:
-    """Makes a function emit a call of the bitcode's function with the same name. `types` are the types of the arguments
-    before `backend`."""
+    """A decorator for functions. The decorated function emits a call of the bitcode's function with the same name. `types` are the types of
+    the arguments that precede `backend`."""
     def decorate(function: Any) -> Any:
         signature, name = inspect.signature(function), function.__name__
 
@@ -47,7 +47,7 @@ def _primitive(returned: tl.dtype, *types: Any) -> Callable[[Any], Any]:
 
 @core.extern
 def symm_lsa_ptr(ctx_ptr: Any, local_ptr: Any, peer: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Translates this rank's address `local_ptr` in a window to the address of the same offset at the peer, for loads and
+    """Translates `local_ptr`, an address in a window of this rank, to the address of the peer's memory at the same offset, for loads and
     stores. Returns 0 if the peer's memory is not mapped. Returns a pointer if `local_ptr` is a pointer."""
     address = call(_semantic, backend, "symm_lsa_ptr", _i64, (ctx_ptr, _i64), (local_ptr, _i64), (peer, _i32))
     return as_given(_semantic, address, local_ptr)
@@ -55,8 +55,8 @@ def symm_lsa_ptr(ctx_ptr: Any, local_ptr: Any, peer: Any, backend: Any = BACKEND
 
 @core.extern
 def symm_lsa_multicast_ptr(ctx_ptr: Any, local_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Returns the multicast address of `local_ptr` for multimem instructions, which reach all ranks whose memory is mapped.
-    Returns 0 if there is no multicast. Returns a pointer if `local_ptr` is a pointer."""
+    """Returns the multicast address that corresponds to `local_ptr`. A multimem instruction on this address accesses the memory of all
+    ranks whose memory is mapped. Returns 0 if there is no multicast address. Returns a pointer if `local_ptr` is a pointer."""
     address = call(_semantic, backend, "symm_lsa_multicast_ptr", _i64, (ctx_ptr, _i64), (local_ptr, _i64))
     return as_given(_semantic, address, local_ptr)
 
@@ -78,7 +78,7 @@ def symm_team_rank(ctx_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any 
 
 @_primitive(_i32, _i64)
 def symm_team_lsa_size(ctx_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Returns the number of ranks whose memory is mapped, this rank included."""
+    """Returns the number of ranks whose memory is mapped, including this rank."""
 
 
 @_primitive(_i32, _i64, _i32)
@@ -88,13 +88,13 @@ def symm_team_lsa(ctx_ptr: Any, peer: Any, backend: Any = BACKEND_DEFAULT, _sema
 
 @_primitive(_i32, _i64)
 def symm_barrier(ctx_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Waits until the same program of all ranks has called it. Afterwards the puts of all members are complete."""
+    """Waits until the program with the same index has made this call on all ranks. Afterwards, the puts of all members are complete."""
 
 
 @_primitive(_i32, _i64, _program)
 def symm_barrier_arrive(ctx_ptr: Any, barrier_index: Any = None, backend: Any = BACKEND_DEFAULT,
                         _semantic: Any = None) -> Any:
-    """Arrives at a barrier without waiting; symm_barrier_wait() then waits. The default barrier is the program's index."""
+    """Arrives at a barrier without waiting; symm_barrier_wait() then waits. By default, the barrier's number is the program's index."""
 
 
 @_primitive(_i32, _i64, _program)
@@ -106,7 +106,7 @@ def symm_barrier_wait(ctx_ptr: Any, barrier_index: Any = None, backend: Any = BA
 @_primitive(_i32, _i64, _program)
 def symm_lsa_barrier(ctx_ptr: Any, barrier_index: Any = None, backend: Any = BACKEND_DEFAULT,
                      _semantic: Any = None) -> Any:
-    """Waits until the same program of all ranks whose memory is mapped has called it."""
+    """Waits until the program with the same index has made this call on all ranks whose memory is mapped."""
 
 
 @_primitive(_i32, _i64, _program)
@@ -123,7 +123,7 @@ def symm_lsa_barrier_wait(ctx_ptr: Any, barrier_index: Any = None, backend: Any 
 
 @_primitive(_i32, _i64, _i32)
 def symm_fence(ctx_ptr: Any, scope: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Orders each thread's earlier accesses before its later ones. `scope` is FENCE_SCOPE_*."""
+    """Orders each thread's earlier memory accesses before its later memory accesses. `scope` is one of FENCE_SCOPE_*."""
 
 
 @_primitive(_i32, _i64)
@@ -144,14 +144,14 @@ def symm_flush(ctx_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = No
 @_primitive(_i32, _i64, _i32, _i32, _i64, _i32)
 def symm_signal(ctx_ptr: Any, signal_index: Any, dest_rank: Any, value: Any = 1, op: Any = SIGNAL_OP_SET,
                 backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Changes a signal of the peer, after this program's earlier puts to that peer. `op` is SIGNAL_OP_*."""
+    """Changes a signal of the peer. The change takes effect after this program's earlier puts to that peer. `op` is one of SIGNAL_OP_*."""
 
 
 @_primitive(_i64, _i64, _i32, _i32, _i64)
 def symm_signal_wait_until(ctx_ptr: Any, signal_index: Any, cmp: Any, value: Any, backend: Any = BACKEND_DEFAULT,
                            _semantic: Any = None) -> Any:
-    """Waits until a signal of this rank satisfies the comparison `cmp` (SIGNAL_CMP_*, signed) with `value`. Returns the last
-    value of the signal; if it does not satisfy the comparison, the wait timed out."""
+    """Waits until a signal of this rank satisfies the comparison `cmp` (SIGNAL_CMP_*, signed) with `value`. Returns the last value of the
+    signal. If this value does not satisfy the comparison, the wait has failed or timed out."""
 
 
 @_primitive(_i32, _i64, _i32)
@@ -162,8 +162,8 @@ def symm_signal_reset(ctx_ptr: Any, signal_index: Any, backend: Any = BACKEND_DE
 @_primitive(_i32, _i64, _i64, _i64, _i32, _size, _i32)
 def symm_put_async(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, dest_rank: Any,
                    backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Copies `count` elements to the peer, to the offset of this rank's address `dest_ptr` in its window. Returns before the
-    data arrives. element_size is in bytes; None for the size of the pointer's elements."""
+    """Copies `count` elements to the peer. `dest_ptr` is an address in a window of this rank; the call writes the peer's memory at the same
+    offset. Returns before the data arrives. element_size is in bytes; None means the size of the pointer's elements."""
 
 
 @_primitive(_i32, _i64, _i64, _i64, _i32, _size, _i32, _i32, _i64, _i32)
@@ -176,15 +176,15 @@ def symm_put_signal_async(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any,
 @_primitive(_i32, _i64, _i64, _i64, _i32, _size, _i32)
 def symm_get(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, src_rank: Any,
              backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Copies `count` elements from the peer, from the offset of this rank's address `src_ptr` in its window, and waits until
-    they have arrived."""
+    """Copies `count` elements from the peer, and waits until they have arrived. `src_ptr` is an address in a window of this rank; the call
+    reads the peer's memory at the same offset."""
 
 
 @_primitive(_i32, _i64, _i64, _i64, _i32, _size, _i32, _i32)
 def symm_put_async_by(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, dest_rank: Any, queue: Any,
                       backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Like symm_put_async(), through the put queue with index `queue`, modulo the number of queues; -1 for the program's own
-    queue. Operations through one queue to one peer take effect in order."""
+    """Like symm_put_async(), but uses put queue number `queue` modulo the number of queues. Pass -1 to use the program's own queue.
+    Operations on the same peer that use the same queue take effect in order."""
 
 
 @core.extern
@@ -207,7 +207,7 @@ def symm_signal_by(ctx_ptr: Any, signal_index: Any, dest_rank: Any, queue: Any, 
 @_primitive(_i32, _i64, _i32, _i32, _i64, _i32)
 def symm_signal_after_puts(ctx_ptr: Any, signal_index: Any, dest_rank: Any, value: Any = 1, op: Any = SIGNAL_OP_ADD,
                            backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Changes a signal of the peer after the puts of all programs that were made before this call, for example before a
+    """Changes a signal of the peer. The change takes effect after all puts that any program made before this call, for example before a
     barrier of the grid."""
 
 
@@ -231,15 +231,15 @@ def symm_put_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, s
 @_primitive(_i32, _i64, _i64, _i32, _i32)
 def symm_put_pieces(ctx_ptr: Any, pieces_ptr: Any, count: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT,
                     _semantic: Any = None) -> Any:
-    """Puts `count` pieces as one batch. pieces_ptr points to int64 [count, 3] in GPU memory: for each piece the destination
-    (this rank's address), the source and the length in bytes. Pieces must not overlap at the peer."""
+    """Puts `count` pieces as one batch. pieces_ptr points to int64 [count, 3] in GPU memory: for each piece, the destination (as this
+    rank's address), the source, and the length in bytes. Pieces must not overlap at the peer."""
 
 
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i32, _i64, _i32)
 def symm_put_pieces_signal(ctx_ptr: Any, pieces_ptr: Any, count: Any, dest_rank: Any, signal_index: Any,
                            signal_value: Any = 1, signal_op: Any = SIGNAL_OP_ADD, backend: Any = BACKEND_DEFAULT,
                            _semantic: Any = None) -> Any:
-    """Like symm_put_pieces(), and then changes a signal of the peer. A peer that has waited for the signal sees all pieces."""
+    """Does the same as symm_put_pieces(), and then changes a signal of the peer. A peer that has waited for the signal sees all pieces."""
 
 
 @_primitive(_i32, _i64, _i64, _i64, _i64, _i64, _i32, _i32, _size, _i32)
@@ -251,7 +251,7 @@ def symm_get_rows(ctx_ptr: Any, dest_ptr: Any, dest_stride: Any, src_ptr: Any, s
 @_primitive(_i32, _i64, _i64, _i64, _i32)
 def symm_put_value(ctx_ptr: Any, word_ptr: Any, value: Any, dest_rank: Any, backend: Any = BACKEND_DEFAULT,
                    _semantic: Any = None) -> Any:
-    """Writes a 64-bit word of the peer, after this program's earlier puts to that peer."""
+    """Writes a 64-bit word of the peer. The write takes effect after this program's earlier puts to that peer."""
 
 
 @_primitive(_i32, _i64, _i64, _i64, _i32)
@@ -276,8 +276,8 @@ def symm_compare_swap(ctx_ptr: Any, word_ptr: Any, expected: Any, desired: Any, 
 @_primitive(_i64, _i64, _i64, _i32, _i64)
 def symm_wait_until(ctx_ptr: Any, word_ptr: Any, cmp: Any, value: Any, backend: Any = BACKEND_DEFAULT,
                     _semantic: Any = None) -> Any:
-    """Waits until a 64-bit word of this rank satisfies the comparison `cmp` (SIGNAL_CMP_*) with `value`. Returns the last value
-    of the word; if it does not satisfy the comparison, the wait timed out."""
+    """Waits until a 64-bit word of this rank satisfies the comparison `cmp` (SIGNAL_CMP_*) with `value`. Returns the last value of the
+    word. If this value does not satisfy the comparison, the wait has failed or timed out."""
 
 
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i64)
@@ -296,7 +296,8 @@ def symm_wait_until_any(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, valu
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i32, _i32)
 def symm_all_reduce(ctx_ptr: Any, local_ptr: Any, byte_offset: Any, num_elements: Any, reduce_op: Any, dtype: Any,
                     backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Sums in place across all ranks whose memory is mapped. A demonstration: supports only REDUCE_OP_SUM of DTYPE_FLOAT32."""
+    """Sums elements in place across all ranks whose memory is mapped. This primitive is a demonstration, and supports only REDUCE_OP_SUM of
+    DTYPE_FLOAT32."""
 
 
 @_primitive(_i32, _i32, _i32)
@@ -307,4 +308,5 @@ def symm_widen(bits: Any, element_type: Any, backend: Any = BACKEND_DEFAULT, _se
 
 @_primitive(_i32, _i32, _i32)
 def symm_narrow(float_bits: Any, element_type: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Converts the bits of a float32 to the bits of a smaller type; rounds to nearest even. `element_type` as in symm_widen()."""
+    """Converts the bits of a float32 to the bits of a smaller type; rounds to nearest even. `element_type` is the same as in
+    symm_widen()."""

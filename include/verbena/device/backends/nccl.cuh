@@ -4,17 +4,17 @@
 // NCCL version that is used at run time.
 //
 // Limits of GIN, and their consequences:
-// - Signals: GIN can add to its signals but cannot set them. When a rank resets a signal, the negative of
-//   GIN's value is therefore written to `remote_signals`. If members out of reach add to a signal, no rank
-//   may set this signal before the signal's owner has reset it.
+// - Signals: GIN can add to its signals but cannot set them. When a rank resets a signal, it therefore writes
+//   the negative of GIN's value to `remote_signals`. If members out of reach add to a signal, no rank may set
+//   this signal before the signal's owner has reset it.
 // - Completion: GIN reports when sources may be reused, but not when data has arrived at a peer. So
 //   symm_quiet() guarantees only as much as symm_flush(). Use a signal or a barrier to make data visible.
 // - Gets are not supported; GIN has gets only from NCCL 2.30 on. GIN cannot update words in windows. GIN
 //   waits for queue space without a timeout.
 //
 // All operations use GIN context 0, in which a signal takes effect after all earlier puts to the same peer.
-// For members out of reach, barriers use GIN signals instead of arrival words. The arrival words of these
-// members are therefore free, and serve as the sources of puts that send the value of a signal.
+// For members out of reach, barriers use GIN signals instead of arrival words. So the arrival words of these
+// members are free. Puts that send the value of a signal use these words as sources.
 #ifndef VERBENA_DEVICE_BACKENDS_NCCL_CUH
 #define VERBENA_DEVICE_BACKENDS_NCCL_CUH
 
@@ -80,8 +80,8 @@ struct SymmNetwork<NcclSymmContext> {
     if (operation == SymmSignalOperation::kAdd) {
       add_signal(context, peer, number, value);
     } else {
-      // Sends the value by a put, because putValue() fails in the proxy of NCCL 2.28. Each signal of each
-      // peer has a separate source word.
+      // Sends the value by a put, because putValue() fails in the proxy of NCCL 2.28. There is a separate
+      // source word for each pair of a signal and a peer.
       uint64_t* const source = detail::find_arrivals(context, number) + peer;
       store_relaxed<Scope::kSystem>(source, value);
       put(context, peer, context.signals + number, source, sizeof(value));

@@ -168,7 +168,7 @@ struct SymmNetwork<NvshmemSymmContext> {
   VERBENA_DEVICE static int find_pe(const Context& context, int32_t peer) {
     return static_cast<int>(detail::get_world_rank(context, peer));
   }
-  // Orders everything that this thread has observed, and its earlier puts, before the signal.
+  // Orders this thread's earlier puts, and everything that the thread has observed, before the signal.
   VERBENA_DEVICE static void begin_signal() {
     fence<Order::kAcquireRelease, Scope::kSystem>();
     nvshmem_fence();

@@ -8,36 +8,36 @@
 //
 // The counterparts of a rank are the ranks with the same index on the other hosts.
 //
-// An all-reduce is bulk.cuh's all-reduce within each host, with one more step. The rank that sums a share of
-// a chunk sends its host's sum to its counterparts and adds their sums. So a NIC carries one share of the
-// tensor to each other host. Addends are added in rank order within a host, then the host sums in the order
-// of hosts, and the result is rounded once. So all hosts get the same bits.
+// An all-reduce runs bulk.cuh's all-reduce within each host, with one additional step: the rank that sums a
+// share of a chunk sends its host's sum to its counterparts, and adds the sums of its counterparts. So a NIC
+// carries one share of the tensor to each other host. Each host adds its addends in rank order. Then the host
+// sums are added in the order of hosts, and the result is rounded once. So all hosts get the same bits.
 //
-// Host sums are sent unrounded, in the narrowest type that holds them exactly: minima, maxima, and the
-// elements of hosts with one rank in the type of the tensor, all others with 4 bytes per element.
-// all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all hosts, including its own,
-// so an element is quantised once per host. Nothing is quantised within a host.
+// Host sums are sent unrounded, in the narrowest type that represents them exactly. The type of the tensor is
+// enough for minima and maxima, and for hosts with only one rank; all other sums take 4 bytes per element.
+// all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all hosts, including its own
+// host, so an element is quantised once per host. Nothing is quantised within a host.
 //
-// all_reduce_lossless() and the other functions with Wire::kLossless encode what NICs carry by
-// codec_lossless.cuh: bfloat16 elements, and sums of bfloat16 and half with 4 bytes per element. All others
-// travel as they are. Every result has the same bits as without the codec. The GPU chooses the length of each
-// put. The receiver needs no length, because the headers of the tiles are part of the data, which the flag
-// follows.
+// all_reduce_lossless(), and the other functions with Wire::kLossless, use codec_lossless.cuh to encode the
+// data that NICs carry. They encode bfloat16 elements, and sums of bfloat16 or half elements with 4 bytes per
+// element. All other elements are sent unencoded. Every result has the same bits as without the codec. The
+// GPU chooses the length of each put. The receiver does not need to know this length, because the data
+// contains the headers of the tiles, and the flag follows the data.
 //
-// The host sums of a chunk are in slots of the team's workspace. NICs read them from this rank's own slot,
-// and write them to the counterparts' slots, followed by a flag. Slots and chunk numbers are the same as in
-// bulk.cuh. Every rank takes part in every chunk, even if its share is empty. A rank sends chunk s before it
-// receives chunk s-1, so a NIC carries a chunk while the rank adds another. At that time the rank has
-// received chunk s-2 from all counterparts, which sent chunk s-2 after they had received and added chunk s-4.
-// So no rank still uses the slot of chunk s-4.
+// The host sums of a chunk are stored in slots of the team's workspace. NICs read this rank's sums from the
+// rank's own slot, and write the sums, followed by a flag, to the counterparts' slots. Slots and chunk
+// numbers are the same as in bulk.cuh. Every rank takes part in every chunk, even if its share is empty. A
+// rank sends chunk s before it receives chunk s-1, so a NIC carries a chunk while the rank adds another. At
+// that time the rank has received chunk s-2 from all counterparts, which sent chunk s-2 after they had
+// received and added chunk s-4. So no rank still uses the slot of chunk s-4.
 //
-// Data alone, without a flag, could not show that a chunk has arrived: after a failure, a NIC may write a
-// chunk again, also after the receiver has added the chunk. Only the number in the flag tells a chunk from an
-// earlier one.
+// A flag is needed to show that a chunk has arrived. After a failure, a NIC may write a chunk again, even
+// after the receiver has added the chunk, so the data alone would not be enough. Only the number in the flag
+// distinguishes a chunk from an earlier chunk.
 //
-// A reduce-scatter works similarly. For each host in turn, every rank sums the addends that the ranks of its
-// own host have for the rank's counterpart on that host. Sums for other hosts are staged in the upper half of
-// the slot for the receiving rank, as in an exchange.
+// A reduce-scatter works similarly. For each host in turn, every rank sums the addends that its own host's
+// ranks have for the rank's counterpart on the other host. Sums for other hosts are staged in the upper half
+// of the slot for the receiving rank, as in an exchange.
 //
 // In an all-gather, a rank sends its message over NICs only to its counterparts. When the messages of the
 // counterparts have arrived in the output, the ranks of each host exchange these messages within the host. A
@@ -94,7 +94,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
   }
-  // Does the same as all_reduce(), with fewer bytes between hosts if the sums can be encoded.
+  // Does the same as all_reduce(), but sends fewer bytes between hosts if the sums can be encoded.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_lossless(const char* input, char* output,
                                                               uint64_t length_bytes, const Reduce& reduce,
@@ -126,7 +126,7 @@ class AcrossHosts {
 
   // Sends each member's message to all ranks.
   // @param plan  the plan of Bulk::exchange()
-  // @param root  0 or more: only the message of rank `root` is sent
+  // @param root  if 0 or more, only the message of rank `root` is sent
   template <Wire kWire = Wire::kPlain, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
@@ -182,9 +182,9 @@ class AcrossHosts {
   };
   static constexpr uint32_t kWords = kVectorBytes / sizeof(uint32_t);  // words per vector
   static constexpr uint32_t kMaxVectors = sizeof(Sums) / kVectorBytes;
-  static constexpr uint32_t kHostsAtOnce = 4;  // whose data a thread loads together
+  static constexpr uint32_t kHostsAtOnce = 4;  // number of hosts whose data a thread loads at the same time
 
-  // The codecs that Bulk calls within the host.
+  // The codec that Bulk uses within the host for all_reduce().
   struct HostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
 
@@ -207,7 +207,7 @@ class AcrossHosts {
       return calls.receive_sums(addends, sums, this->reduce, group);
     }
   };
-  // The same for all_reduce_quantised(), in which chunks consist of whole tiles.
+  // The codec that Bulk uses for all_reduce_quantised(). Chunks consist of whole tiles.
   template <typename Codec, typename Rounding>
   struct CodedHostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
@@ -233,8 +233,8 @@ class AcrossHosts {
     }
   };
 
-  // The same for all_reduce_lossless(), in which chunks consist of whole tiles. Host sums travel as elements
-  // of kBytes bytes: bfloat16 or float.
+  // The codec that Bulk uses for all_reduce_lossless(). Chunks consist of whole tiles. Host sums are sent as
+  // elements of kBytes bytes, which are bfloat16 or float.
   template <uint32_t kBytes>
   struct LosslessHostSums : PlainCodec<Reduce> {
     AcrossHosts& calls;
@@ -284,14 +284,15 @@ class AcrossHosts {
     return false;
   }
 
-  // Returns the number of vectors that a host's sums of one vector take. If it is 1, they are elements of the
-  // tensor's type.
+  // Returns the number of vectors that a host's sums of one vector of elements occupy. If the number is 1,
+  // the sums are elements of the tensor's type.
   VERBENA_DEVICE uint32_t count_vectors(const Reduce& reduce) const {
     // FAULT(elements_travel_as_sums)
     const bool is_an_element = host_.team_size == 1 || reduce.reduction >= Reduction::kMin;
     return is_an_element ? 1 : reduce.template count_words<Vector16>() / kWords;
   }
-  // Returns the size of the elements that the lossless codec takes for host sums; 0: it does not take them.
+  // Returns the size of the elements in which the lossless codec encodes host sums, or 0 if it cannot encode
+  // them.
   VERBENA_DEVICE uint32_t find_coded_bytes(const Reduce& reduce) const {
     if (reduce.type != DataType::kBfloat16 && reduce.type != DataType::kFloat16) return 0;
     if (count_vectors(reduce) != 1) return 4;
@@ -310,8 +311,8 @@ class AcrossHosts {
     return (blocks_.slot_bytes - kSymmSlotUnit) / 2 / kSymmSlotUnit * kSymmSlotUnit;
   }
   VERBENA_DEVICE uint64_t quarter_bytes() const { return half_bytes() / 2 / kVectorBytes * kVectorBytes; }
-  // Returns the address of the sums for a host that are not encoded, which reduce_rounds<kBytes>() has. This
-  // host's sums are never encoded.
+  // Returns the address at which reduce_rounds<kBytes>() stores the unencoded sums for a host. The sums for
+  // this rank's own host are never encoded.
   template <uint32_t kBytes>
   VERBENA_DEVICE char* find_plain_sums(uint64_t number, uint32_t host) const {
     const bool is_own = find_member(host, host_.team_rank) == context_.team_rank;
@@ -323,7 +324,7 @@ class AcrossHosts {
     return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
   }
 
-  // The `most` bytes at offset `at` of each message.
+  // A round of a reduce-scatter, which handles the `most` bytes at offset `at` of each message.
   struct ReduceRound {
     uint64_t number, at, most;
 
@@ -331,7 +332,7 @@ class AcrossHosts {
       return Part{part.begin + at, detail::cut_round(part, at, most)};
     }
   };
-  // @tparam kBytes  the size of elements to encode; 0: sums travel as they are
+  // @tparam kBytes  size of the elements to encode; 0 if sums are sent unencoded
   template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE SymmStatus reduce_rounds(const Plan& plan, uint64_t max_bytes, const Reduce& reduce,
                                           const Group& group) {
@@ -354,8 +355,8 @@ class AcrossHosts {
     due_ = number_;
     return status_;
   }
-  // Reduces a part of the messages within the host, and sends the sums to the counterparts. Sums to encode
-  // are first stored after the encoded sums, in the same half of the slot.
+  // Reduces a part of the messages within the host, and sends the sums to the counterparts. If the sums are
+  // to be encoded, they are first stored in the same half of the slot, after the memory for the encoded sums.
   template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool send_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                  const Group& group) {
@@ -509,7 +510,8 @@ class AcrossHosts {
     detail::store_vector(output, offset, length, result);
   }
 
-  // send_sums() and receive_sums() for encoded host sums. Each warp encodes one tile at a time.
+  // The following two functions replace send_sums() and receive_sums() if host sums are quantised. Each warp
+  // encodes one tile at a time.
   template <typename Codec, typename Rounding, typename Group>
   VERBENA_DEVICE SymmStatus send_quantised(const BulkChunk& addends, const Reduce& reduce,
                                            const Rounding& rounding, const Group& group) {
@@ -578,7 +580,8 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
 
-  // send_sums() and receive_sums() for host sums in the lossless codec. Each warp encodes one tile at a time.
+  // The following two functions replace send_sums() and receive_sums() if the lossless codec encodes host
+  // sums. Each warp encodes one tile at a time.
   template <uint32_t kBytes, typename Group>
   VERBENA_DEVICE SymmStatus send_lossless(const BulkChunk& addends, const Reduce& reduce,
                                           const Group& group) {
@@ -630,7 +633,7 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
   // Adds all hosts' encoded sums in chunk `number`, and calls `store(offset, result)` for each vector.
-  // @param is_own_plain  this host's sums are not encoded
+  // @param is_own_plain  true if this host's sums are not encoded
   template <uint32_t kBytes, typename Store, typename Group>
   VERBENA_DEVICE void add_tiles(uint64_t number, uint32_t length, bool is_own_plain, const Reduce& reduce,
                                 const Store& store, const Group& group) const {
@@ -664,7 +667,8 @@ class AcrossHosts {
       });
     }
   }
-  // Returns the number of elements in the message of a chunk of `length_bytes` bytes of a 2-byte type.
+  // Returns the number of elements in a chunk's message, if the chunk has `length_bytes` bytes of a 2-byte
+  // type.
   VERBENA_DEVICE static uint32_t count_elements(uint32_t length_bytes) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kUnitElements;
   }
@@ -819,7 +823,8 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  // Numbers of the next chunk to be sent (0: not loaded from memory yet) and to be received.
+  // Numbers of the next chunk to send and of the next chunk to receive. number_ is 0 until it has been loaded
+  // from memory.
   uint64_t number_ = 0, due_ = 0;
   SymmStatus status_ = SymmStatus::kDone;
 };

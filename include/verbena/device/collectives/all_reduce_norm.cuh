@@ -7,7 +7,7 @@
 //   status = calls.finish();
 //
 // The number of rows, the length of a row and the grid must be the same on all ranks. The results have the
-// same bits as those of the collective followed by norm_rows() in another kernel.
+// same bits as if the collective were followed by norm_rows() in another kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ALL_REDUCE_NORM_CUH
 
@@ -67,7 +67,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const T* from = keep(input + first * norm.hidden);
   T* to = keep(sum + first * norm.hidden);
   const uint64_t step = keep(clusters * norm.hidden);
-  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0: the output would overwrite the sum
+  const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0 if the output would overwrite the sum
   SymmStatus status = SymmStatus::kDone;
   for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
     // This is called inside the loop, so that compilers compute the values of the iteration before the wait
@@ -153,8 +153,8 @@ struct RowsToGather {
   }
 };
 
-// Writes `find_entry(member)` to the plan for each member. Called by all threads of the block, after all of
-// them have finished reading the plan of the previous exchange.
+// Writes `find_entry(member)` to the plan for each member. All threads of the block make the call, after all
+// of them have finished reading the plan of the previous exchange.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_entry) {

@@ -10,8 +10,8 @@
 //
 // bulk_slots.cuh has the slots and flags, bulk_reduce.cuh has the reductions and broadcasts, and this file
 // has the exchanges. An exchange has only addends and no sums. In step s, a block sends chunk s and stores
-// chunk s-1. Chunk s overwrites chunk s-4 in the slot at rank q. This is safe, because the sender has already
-// received q's chunk s-2, which q sent after it had stored chunk s-4.
+// the received chunk s-1. In the slot at rank q, chunk s overwrites chunk s-4. This is safe, because the
+// sender has already received q's chunk s-2, which q sent after it had stored chunk s-4.
 //
 // Bulk<SymmContext, true> also exchanges messages with members that only a NIC reaches. The message is staged
 // in the upper half of this rank's slot for the member. A NIC copies the message from there to the lower half
@@ -26,14 +26,15 @@
 
 namespace verbena::device {
 
-// How messages travel to members that only a NIC reaches: as they are, or coded as bfloat16 elements,
-// whatever they are. The receiver gets the same bytes.
+// How messages are sent to members that only a NIC reaches. With kPlain, messages are sent unchanged. With
+// kLossless, messages are encoded as if they consisted of bfloat16 elements. In both cases, the receiver gets
+// the bytes of the original message.
 enum class Wire : uint32_t { kPlain, kLossless };
 
 namespace detail {
 
-// Sends data and then a flag to a member that only a NIC reaches. Called by one thread. Uses the block's put
-// queue, so that the flag arrives after the data. `there` and `flag` are the local addresses at the same
+// Sends data and then a flag to a member that only a NIC reaches. One thread makes the call. Uses the block's
+// put queue, so that the flag arrives after the data. `there` and `flag` are the local addresses at the same
 // offsets as in the peer's memory.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
@@ -43,7 +44,7 @@ VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, c
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
 }
-// Both requests are written together, so the proxy passes them on together.
+// Writes both requests together, so that the proxy also posts them together.
 VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, char* there, const char* here,
                                      uint64_t length_bytes, uint64_t* flag, uint64_t number) {
   const PutRequest requests[] = {request_copy(context, PutOperation::kPut, here, there, length_bytes),
@@ -51,7 +52,7 @@ VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, c
   const uint32_t first = length_bytes == 0 ? 1 : 0;
   return enqueue(context, {}, peer, requests + first, 2 - first, true, nullptr);
 }
-// Writes two adjacent words of a member that only a NIC reaches. Called by one thread.
+// Writes two adjacent words of a member that only a NIC reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
                                            uint64_t first, uint64_t second) {
@@ -62,7 +63,8 @@ VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer,
 
 }  // namespace detail
 
-// @tparam kReachesFar  true: some members can only be reached by a NIC, so only exchanges are allowed
+// @tparam kReachesFar  true if some members can be reached only through a NIC; then only exchanges are
+//                      allowed
 template <typename Context = SymmContext, bool kReachesFar = false>
 class Bulk : public BulkReduce<Context, kReachesFar> {
   using Slots = BulkSlots<Context, kReachesFar>;
@@ -172,9 +174,9 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     }
     return longest;
   }
-  // Used if each rank knows only the lengths of its own messages. In this case, the length of the message and
-  // the number of chunks that the sender needs are written after the flags of the first chunk. All ranks then
-  // run the largest number of chunks that any rank needs.
+  // This function is used if each rank knows only the lengths of its own messages. The sender writes the
+  // length of the message, and the number of chunks that it needs, after the flags of the first chunk. All
+  // ranks then run the largest number of chunks that any rank needs.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;

@@ -10,11 +10,11 @@
 //   - The sums of chunk s overwrite the sums of chunk s-4 at rank q. Their sender has received q's addends of
 //     chunk s, which q sent after it had stored the sums of chunk s-3.
 // A codec with a lag (AcrossHosts) begins to reduce chunk s-1 in step s, reduces chunk s-2 and stores the
-// sums of chunk s-3. Then q has begun to reduce chunk s-4 before it sent the addends of chunk s-2, and no
-// longer reads the addends of chunk s-4. It has stored the sums of chunk s-3 before it sent the addends of
-// chunk s+1, for which the sender of the sums of chunk s has waited.
-// A broadcast uses the same steps: the root sends each other rank a share in place of addends, and that rank
-// sends the share to the other ranks in place of sums.
+// sums of chunk s-3. In this case, q had begun to reduce chunk s-4 before it sent the addends of chunk s-2,
+// so q no longer reads the addends of chunk s-4. Rank q had also stored the sums of chunk s-3 before it sent
+// the addends of chunk s+1. The sender of the sums of chunk s has waited for these addends.
+// A broadcast uses the same steps. In place of addends, the root sends a share to each other rank. In place
+// of sums, each of these ranks sends its share to all other ranks.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 
@@ -99,7 +99,7 @@ struct BulkChunk {
 template <typename Reduce>
 struct PlainCodec {
   Reduce reduce;
-  // Number of steps from begin_reduce() to reduce_addends(). 0: there is no begin_reduce().
+  // Number of steps from begin_reduce() to reduce_addends(). If it is 0, the codec has no begin_reduce().
   static constexpr uint32_t kLag = 0;
 
   // Returns the unit of chunks. Offsets of chunks in the tensor, and lengths of chunks, are multiples of this
@@ -136,10 +136,10 @@ struct PlainCodec {
         });
   }
 
-  // Reduces this rank's share of the chunk, to which all members have sent their addends, and sends the sums
-  // to all members.
+  // Reduces this rank's share of the chunk, and sends the sums to all members. All members have already sent
+  // their addends.
   // @param sums  the same chunk, but with the slots for sums
-  // @return a status other than kDone ends the collective
+  // @return kDone, or any other status to end the collective
   template <int kRanks, typename Group>
   VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                            const Group& group) const {
@@ -351,7 +351,8 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     if (chunk.max_bytes == 0) status_ = SymmStatus::kInvalid;  // one unit of the codec does not fit
     if (status_ != SymmStatus::kDone) return status_;
     const uint64_t chunks = (chunk.share_bytes + chunk.max_bytes - 1) / chunk.max_bytes;
-    // Between hosts a short last chunk takes almost as long as a whole one, so all chunks are equally long.
+    // Between hosts, a short last chunk takes almost as long as a full chunk, so all chunks have the same
+    // length.
     if constexpr (Codec::kLag != 0)
       chunk.max_bytes = static_cast<uint32_t>(
           find_part_bytes(chunk.share_bytes, static_cast<uint32_t>(chunks), codec.unit_bytes()));

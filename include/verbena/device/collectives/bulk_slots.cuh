@@ -23,12 +23,13 @@ struct BulkMembers {
   uint32_t count = 0, stride = 1;
 };
 
-// @tparam kReachesFar  true: some members can only be reached by a NIC, so only exchanges are allowed
+// @tparam kReachesFar  true if some members can be reached only through a NIC; then only exchanges are
+//                      allowed
 template <typename Context, bool kReachesFar>
 class BulkSlots {
  public:
   // The parameters are the same as in OneShot's constructor. Groups must consist of whole warps.
-  // @param chunk_bytes  max length of a chunk, in bytes of the tensor, the same on all ranks; 0: as many
+  // @param chunk_bytes  max length of a chunk, in bytes of the tensor, the same on all ranks; 0 means as many
   //                     bytes as fit in a slot
   VERBENA_DEVICE BulkSlots(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
                            uint32_t chunk_bytes = 0, const GridStart& start = {},

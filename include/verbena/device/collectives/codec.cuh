@@ -41,8 +41,8 @@ struct RoundToNearest {
 
 // Rounds stochastically: up or down at random, with a higher probability for the nearer value, so that the
 // error averages to zero over different seeds, even for a single value. With the same seed and tile, the
-// result is the same. If the errors of ranks, calls or phases must be independent, use different seeds for
-// them.
+// result is the same. If the errors of different ranks, calls or phases must be independent, give each of
+// them a different seed.
 class RoundStochastically {
  public:
   static constexpr bool kIsStochastic = true;
@@ -109,7 +109,7 @@ VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
 // Load and store a lane's unit of a row. The row starts at element `first` of a tensor of `count` elements;
 // the tensor has at least one element. Elements after the end of the tensor are loaded as copies of the last
 // element, so that they do not widen the range of a group.
-// @param is_whole  true: the whole row is in the tensor, and the address is aligned to 16 bytes
+// @param is_whole  true if the whole row is in the tensor and the address is aligned to 16 bytes
 template <typename T>
 using Unit = Packed<T, kUnitElements * sizeof(T)>;
 template <typename T>

@@ -1,22 +1,23 @@
-// The lossless codec of collectives between hosts: shorter messages with the same bits. It helps bfloat16
-// elements, whose exponents hardly differ within a tile, and sums of such elements, which are floats with few
-// bits.
+// The lossless codec of collectives between hosts. It shortens messages without changing any bit of the
+// results. It is made for bfloat16 elements, whose exponents hardly differ within a tile, and for sums of
+// such elements, which are floats that have only a few significant bits.
 //
 // A warp encodes a tile of 1,024 elements at a time, which it holds as floats (a bfloat16 is the upper half
 // of a float). Each element has an exponent code of 4 bits:
 //   0 to 13   the distance of the exponent from the tile's largest finite exponent
 //   14        exponent 0: zeros and denormal elements
-//   15        the element is an escape
-// The sign and the mantissa follow, in as many groups of 4 bits as the tile needs. An escape of a bfloat16
-// tile has its exponent in a list after the groups; an escape of a float tile is in the list as a whole. If
-// the list would make a tile longer than its elements are, the tile is raw: it has the lower 4 bits of the
-// exponent in place of codes, and one more group, the upper 4 bits. A tile of zeros has no data. So bfloat16
-// tiles take 12 bits per element plus escapes, and at most 16.
+//   15        the exponent has no code: the element is an escape
+// The codes are followed by the signs and mantissas, in as many groups of 4 bits per element as the tile
+// needs. After the groups there is a list. For each escape, the list contains the exponent in a bfloat16
+// tile, and the whole element in a float tile. If the list would make a tile longer than its unencoded
+// elements, the tile is raw: instead of codes, it contains the lower 4 bits of the exponents, and it has an
+// additional group with the upper 4 bits. A tile of zeros has no data. So bfloat16 tiles take 12 bits per
+// element plus escapes, but at most 16 bits per element.
 //
-// A message consists of the number of its vectors, a header of 8 bytes for each tile, and the tiles' data in
-// any order. Headers tell where the data of a tile begins, so a receiver needs no length of the message, and
-// never reads bytes that an earlier and longer message has left there. A message is at most 24 bytes plus 8
-// bytes per tile longer than its elements.
+// A message consists of the number of its vectors, a header of 8 bytes for each tile, and the data of the
+// tiles in any order. The headers say where the data of each tile begins. So a receiver does not need the
+// length of the message, and never reads leftover bytes of an earlier, longer message. A message is longer
+// than its unencoded elements by at most 24 bytes plus 8 bytes per tile.
 //
 //   LosslessTiles<2> message(memory, elements);
 //   message.begin(group); group.sync();
@@ -24,8 +25,8 @@
 //   group.sync(); length = message.length_bytes();
 //   LosslessTiles<2, const char>(memory, elements).load(tile, words);
 //
-// Loads check every value, because another rank has written the message: they read no byte outside
-// max_bytes() bytes.
+// Loads check every value, because another rank has written the message. They never read bytes outside the
+// first max_bytes() bytes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_LOSSLESS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_LOSSLESS_CUH
 
@@ -35,19 +36,19 @@
 
 namespace verbena::device {
 
-// A lane's elements of a tile, as the bits of floats. Units and rows are those of codec.cuh.
+// A lane's elements of a tile, as the bits of floats. codec.cuh explains units and rows.
 struct TileWords {
   uint32_t of[kTileRows][kUnitElements];
 };
 
-// @tparam kElementBytes  2: bfloat16 elements, whose words end with 16 zero bits; 4: floats
+// @tparam kElementBytes  2 for bfloat16 elements, whose words end with 16 zero bits; 4 for floats
 // @tparam Byte           const char if tiles are only loaded
 template <uint32_t kElementBytes, typename Byte = char>
 class LosslessTiles {
   static_assert(kElementBytes == 2 || kElementBytes == 4, "verbena: elements of 2 or 4 bytes");
 
  public:
-  static constexpr uint32_t kElementsBytes = kTileElements * kElementBytes;  // of a tile's elements
+  static constexpr uint32_t kElementsBytes = kTileElements * kElementBytes;  // bytes of a tile's elements
 
   // @param memory    aligned to 16 bytes, with max_bytes(elements) bytes
   // @param elements  below 2^31
@@ -61,8 +62,8 @@ class LosslessTiles {
     return head_bytes(elements) +
            (uint64_t{elements} + kUnitElements - 1) / kUnitElements * kUnitElements * kElementBytes;
   }
-  // Returns the largest number of elements whose messages always fit into `bytes` bytes: whole tiles, or
-  // whole units if no tile fits.
+  // Returns the largest number of elements whose message always fits into `bytes` bytes. The number is a
+  // multiple of a tile, or a multiple of a unit if no tile fits.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_elements(uint64_t bytes) {
     constexpr uint64_t kMost = uint64_t{1} << 30;
     const uint64_t room = bytes < kMost ? bytes : kMost;
@@ -72,14 +73,15 @@ class LosslessTiles {
     return static_cast<uint32_t>(units) * kUnitElements;
   }
 
-  // Begins a message. All threads of the group call it, and meet in a barrier before the first store().
+  // Begins a message. All threads of the group must call it, and must then sync before the first store().
   template <typename Group>
   VERBENA_DEVICE void begin(const Group& group) const {
     if (group.elect())
       store_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_),
                                  static_cast<uint32_t>(head_bytes(elements_) / kVectorBytes));
   }
-  // Returns the length of the message, a multiple of 16. Called after a barrier that follows all store().
+  // Returns the length of the message, a multiple of 16. Call it after a barrier that follows the last
+  // store().
   VERBENA_DEVICE uint64_t length_bytes() const {
     return uint64_t{load_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_))} * kVectorBytes;
   }
@@ -212,8 +214,8 @@ class LosslessTiles {
 
   static constexpr uint32_t kHeaderBytes = 8;
   static constexpr uint32_t kOfZero = 14, kEscape = 15;
-  // Groups of 4 bits per element: plane 0 has the codes, the next ones sign and mantissa. A raw tile has one
-  // more plane.
+  // A plane is a group of 4 bits per element. Plane 0 contains the codes; the following planes contain signs
+  // and mantissas. A raw tile has one more plane.
   static constexpr uint32_t kMinMantissaPlanes = 2, kMantissaPlanes = kElementBytes == 2 ? 2 : 6;
   static constexpr uint32_t kRawPlanes = kMantissaPlanes + 2;
 
@@ -250,7 +252,7 @@ class LosslessTiles {
     return device::load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
         reinterpret_cast<const T*>(from));
   }
-  // Takes vectors of the message for a tile. Returns the number of the first one.
+  // Reserves vectors of the message for a tile. Returns the number of the first reserved vector.
   VERBENA_DEVICE uint32_t reserve(uint32_t bytes) const {
     uint32_t at = 0;
     if (lane() == 0)
@@ -269,7 +271,7 @@ class LosslessTiles {
   VERBENA_DEVICE static uint32_t add_lanes(uint32_t value) {
     return combine_lanes(value, [](uint32_t a, uint32_t b) { return a + b; });
   }
-  // Returns the sum of the values of the lanes before this one.
+  // Returns the sum of the values of all lower lanes.
   VERBENA_DEVICE static uint32_t count_before(uint32_t value) { return add_up_lanes(value, lane()) - value; }
 
   VERBENA_DEVICE static uint32_t find_exponent(uint32_t word) { return word >> 23 & 0xff; }
@@ -286,7 +288,7 @@ class LosslessTiles {
     }
     return combine_lanes(top, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
   }
-  // Returns the bits of the mantissa that a tile with this number of planes does not have.
+  // Returns the mask of the mantissa bits that a tile with this number of planes does not store.
   VERBENA_HOST_DEVICE static constexpr uint32_t mask_dropped(uint32_t planes) {
     return (1u << (28 - 4 * planes)) - 1;
   }
@@ -302,7 +304,7 @@ class LosslessTiles {
   // Chooses the number of planes with which the tile is shortest.
   VERBENA_DEVICE static Shape choose_shape(const TileWords& words, uint32_t top, const Place& place) {
     constexpr uint32_t kChoices = kMantissaPlanes - kMinMantissaPlanes + 1;
-    // Two numbers of escapes, one for each choice, in a word.
+    // For each choice, the number of escapes. A word contains two numbers.
     uint32_t counts[(kChoices + 1) / 2] = {}, bits = 0;
     VERBENA_UNROLL
     for (uint32_t row = 0; row < kTileRows; ++row) {
@@ -335,7 +337,8 @@ class LosslessTiles {
     return best;
   }
 
-  // The 4 bits of sign and mantissa that a plane has, and back.
+  // pick_bits() extracts from a word the 4 bits of sign and mantissa that a plane contains; put_bits() moves
+  // these bits back to their places in a word.
   VERBENA_DEVICE static uint32_t pick_bits(uint32_t word, uint32_t plane) {
     return plane == 1 ? (word >> 28 & 8) | (word >> 20 & 7) : word >> (24 - 4 * plane) & 15;
   }
@@ -343,8 +346,8 @@ class LosslessTiles {
     return plane == 1 ? (bits & 8) << 28 | (bits & 7) << 20 : bits << (24 - 4 * plane);
   }
 
-  // A word has 4 bits of each element of a unit. In a whole tile, the words of a lane are adjacent; else the
-  // words are in the order of elements.
+  // Store and load a plane. A word contains 4 bits of each element of a unit. In a whole tile, the words of a
+  // lane are adjacent. In a shorter tile, the words are in the order of the elements.
   VERBENA_DEVICE static void store_plane(char* to, const Place& place, uint32_t plane,
                                          const uint32_t (&packed)[kTileRows]) {
     char* const begin = to + plane * place.plane_bytes;
@@ -377,7 +380,8 @@ class LosslessTiles {
 
 namespace detail {
 
-// Convert between a lane's unit of elements in memory (one vector of bfloat16, two of floats) and words.
+// Convert between words and a lane's unit of elements in memory. The unit is one vector of bfloat16 elements,
+// or two vectors of floats.
 template <uint32_t kElementBytes>
 inline constexpr uint32_t kUnitVectors = kUnitElements * kElementBytes / kVectorBytes;
 
@@ -408,7 +412,7 @@ VERBENA_DEVICE void narrow_words(const uint32_t* unit, Vector16 (&vectors)[kUnit
     vectors[k] = __builtin_bit_cast(Vector16, words);
   }
 }
-// Calls `visit(row, offset)` for each of this lane's units of a tile; `offset` is that of the unit in a
+// Calls `visit(row, offset)` for each of this lane's units of a tile. `offset` is the offset of the unit in a
 // tensor of `length_bytes` bytes.
 template <uint32_t kElementBytes, typename Visit>
 VERBENA_DEVICE void for_units(uint32_t tile, uint32_t length_bytes, const Visit& visit) {
@@ -422,8 +426,8 @@ VERBENA_DEVICE void for_units(uint32_t tile, uint32_t length_bytes, const Visit&
 
 }  // namespace detail
 
-// Load and store a tile of a tensor with any length and alignment (message_bytes.cuh), with all lanes of a
-// warp. Elements after the end of the tensor are 0.
+// Load and store a tile of a tensor of any length and alignment (message_bytes.cuh). All lanes of a warp must
+// call them. Elements after the end of the tensor are 0.
 template <uint32_t kElementBytes, typename Place>
 VERBENA_DEVICE void load_tile_words(const Place& from, uint32_t tile, uint32_t length_bytes,
                                     TileWords& words) {

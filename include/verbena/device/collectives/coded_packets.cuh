@@ -55,7 +55,7 @@ class CodedPackets {
   using Coded = typename Codec::Coded;
   static constexpr uint32_t kTileBytes = CodedTiles<Codec>::kBytes;
   static_assert(kTileBytes <= detail::kMaxCodedBytes, "verbena: a tile must fit into a warp's memory");
-  // The packets of a tile that one lane handles.
+  // One lane's packets of a tile.
   struct Polled {
     Packet::Data packets[(kTileBytes / Packet::kBytes + kWarpLanes - 1) / kWarpLanes];
   };

@@ -66,8 +66,8 @@ VERBENA_DEVICE uint64_t cut_round(const Part& part, uint64_t at, uint64_t most) 
 }
 
 // Copies rows with all threads of a group. Does nothing if source and destination are the same.
-// @param is_exact  true: reads no bytes before and after the source, because another block may be writing
-//                  these bytes
+// @param is_exact  true if the call must not read bytes before and after the source, because another block
+//                  may be writing these bytes
 template <typename Group>
 VERBENA_DEVICE void copy_rows(const Group& group, const Rows& to, const Rows& from, uint64_t length_bytes,
                               bool is_exact = false) {

@@ -130,8 +130,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   }
 
   // Sends each member its message, and stores the messages from all members. Sender and receiver of a message
-  // must pass the same length. The message of a rank to itself may have the same source and destination.
-  // Apart from that, no source may overlap a destination.
+  // must pass the same length. A rank's message to itself may have the same source and destination. All other
+  // sources must not overlap any destination.
   // @param plan  plan(member) returns the ExchangeEntry of a member, including this rank
   // @param max_bytes  ExchangePlan::max_bytes
   template <int kRanks = 0, typename Plan, typename Group = BlockGroup>
@@ -299,8 +299,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return longest;
   }
 
-  // Used if each rank knows only the lengths of its own messages. In this case, the first message to each
-  // peer starts with a packet that contains the length of the message and the number of rounds that the
+  // This is used if each rank knows only the lengths of its own messages. In this case, the first message to
+  // each peer starts with a packet that contains the length of the message and the number of rounds that the
   // sender needs. All ranks then run the largest number of rounds that any rank needs, so that each rank
   // receives a message from every other rank in every round.
   static constexpr uint32_t kRoundsShift = 40;

@@ -1,5 +1,5 @@
-// The state of a block that makes calls with packets (low_latency.cuh). Base class for one_shot.cuh and
-// two_shot.cuh.
+// The state of a block that makes calls with packets (low_latency.cuh). This is the base class for
+// one_shot.cuh and two_shot.cuh.
 #ifndef VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 

@@ -88,7 +88,7 @@ class CodedShares {
       if (pair.tile < count_tiles(pair.member))
         coded = encode_tile<Addends>(tensor_.type, raw,
                                      choose_rounding(static_cast<uint32_t>(pair.member), pair.tile));
-      // Loads the elements of the next pair before sending those of this pair.
+      // Loads the elements of the next pair before sending the elements of this pair.
       next = step(pair, stride);
       if (is_before(next, end)) load(next, raw);
       if (pair.tile >= count_sent(pair.member)) continue;

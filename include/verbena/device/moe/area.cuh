@@ -1,5 +1,5 @@
-// The workspace of a mixture-of-experts exchange as its kernels see it: counts calls, sends packets and waits
-// for packets. Used by dispatch.cuh and combine.cuh.
+// The kernels' view of the workspace of a mixture-of-experts exchange. It counts calls, sends packets and
+// waits for packets. dispatch.cuh and combine.cuh use this file.
 #ifndef VERBENA_DEVICE_MOE_AREA_CUH
 #define VERBENA_DEVICE_MOE_AREA_CUH
 
@@ -9,7 +9,7 @@
 
 namespace verbena::device {
 
-// Consecutive packets in a rank's workspace.
+// A sequence of consecutive packets in a rank's workspace.
 struct MoePlace {
   char *data, *notes;
 
@@ -18,12 +18,12 @@ struct MoePlace {
   }
 };
 
-// An entry of a dispatch's header: 32 tokens of its source rank. An entry is one access of 8 bytes, with the
-// number of its call (modulo 2^18, and never as zero, which is an empty workspace). The call after next
-// overwrites it.
+// An entry of a dispatch's header. It describes 32 tokens of the source rank, and is written and read by one
+// access of 8 bytes. It contains a tag, which is the number of its call modulo 2^18. The tag is never 0,
+// because an empty workspace contains zeros. The call after the next call overwrites the entry.
 struct MoeEntry {
-  uint32_t bits;    // a bit for each token that comes
-  uint32_t tokens;  // of the source rank, at most kMoeMaxTokens
+  uint32_t bits;    // bit t is set if token t is sent to the receiver
+  uint32_t tokens;  // number of the source rank's tokens, at most kMoeMaxTokens
 
   static constexpr uint32_t kTagBits = 19;
   static_assert(kMoeMaxTokens < 1U << (32 - kTagBits), "verbena: `tokens` has the bits that the tag leaves");
@@ -46,7 +46,8 @@ class MoeArea {
  public:
   using Data = Packet::Data;
 
-  // Constructed by all threads of the grid. The epoch is loaded after the wait for earlier kernels.
+  // All threads of the grid must construct an area, after they have waited for earlier kernels, because the
+  // constructor loads the epoch.
   VERBENA_DEVICE MoeArea(const SymmWorkspace<>& workspace, const MoeShape& shape, MoeKind kind)
       : context_(workspace.context),
         shape_(shape),
@@ -63,10 +64,10 @@ class MoeArea {
   VERBENA_DEVICE MoePlace find(uint64_t packet) const {
     return {base_ + packet * Packet::kBytes, notes_ + packet * Packet::kNoteBytes};
   }
-  // Whether an earlier call has failed, or a wait of this warp; all lanes call it.
+  // Returns true if an earlier call or a wait of this warp has failed. All lanes must call it.
   VERBENA_DEVICE bool has_trouble() const { return ballot(kFullWarp, trouble_ != 0) != 0; }
 
-  // Returns the way from this rank's address to a rank's.
+  // Returns the difference in bytes between addresses on `rank` and the corresponding addresses on this rank.
   VERBENA_DEVICE int64_t find_delta(uint32_t rank) const {
     return detail::get_delta(context_, static_cast<int32_t>(rank));
   }
@@ -81,9 +82,9 @@ class MoeArea {
                  epoch_);
     }
   }
-  // Receives the packets first + i * kWarpLanes below `end` of each row whose bit of `which` is set, and
-  // empties their slots. Row r comes from member[r]. Leaves the data of other rows as they are.
-  // @return false if a packet has not come, or an earlier wait has failed
+  // Receives the packets first + i * kWarpLanes below `end` of row r, for each set bit r of `which`, and
+  // empties their slots. members[r] sends row r. The call does not change the data of all other rows.
+  // @return false if a packet has not arrived, or if an earlier wait has failed
   template <uint32_t kRows, uint32_t kCount>
   VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,
                               uint32_t first, uint32_t end, Data (&data)[kRows][kCount]) {
@@ -111,7 +112,7 @@ class MoeArea {
       }
       if (are_plain) break;
       bool are_filled = true;
-      uint32_t missing = 0;  // of a member
+      uint32_t missing = 0;  // the member whose packet has not arrived
       VERBENA_UNROLL
       for (uint32_t row = 0; row < kRows; ++row) {
         VERBENA_UNROLL
@@ -121,7 +122,7 @@ class MoeArea {
           missing = members[row];
         }
       }
-      // Words that stand for others are rare.
+      // A packet that needs its note is rare.
       if (__builtin_expect(are_filled, 0)) {
         VERBENA_UNROLL
         for (uint32_t row = 0; row < kRows; ++row) {
@@ -156,15 +157,17 @@ class MoeArea {
     return true;
   }
 
-  // Sends an entry of a header to a rank, which may be this one; `mine` is this rank's address of it.
+  // Sends an entry of a header to a rank, which may be this rank itself. `mine` is this rank's address of the
+  // entry.
   VERBENA_DEVICE void send_entry(char* mine, const MoeEntry& entry, uint32_t rank) const {
     detail::send_bits(detail::shift(mine, find_delta(rank)), entry.pack(epoch_));
   }
-  // Receives an entry from a rank. The entry stays: any number of threads may receive it.
+  // Receives an entry from a rank. The call does not clear the entry, so any number of threads may receive
+  // it.
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {
     return receive_entry(here, rank, entry, poll_entry(here));
   }
-  // The same, of an entry that was loaded before.
+  // The overload with `bits` receives an entry that poll_entry() has already loaded.
   VERBENA_DEVICE static uint64_t poll_entry(const char* here) { return detail::poll_bits<uint64_t>(here); }
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry, uint64_t bits) {
     if (trouble_ != 0) return false;
@@ -177,8 +180,10 @@ class MoeArea {
     }
   }
 
-  // Receives a word that a NIC writes after the data of this call.
-  // @param waits_longer  the writer may itself wait for a late rank, and names it first
+  // Waits for a word with the call's number, which a NIC writes after the call's data.
+  // @param waits_longer  true if the writer may itself be waiting for a late rank. This call then uses a
+  //                      longer time limit, so that the writer reports the late rank before this call gives
+  //                      up
   VERBENA_DEVICE bool receive_word(const uint64_t* word, uint32_t member, bool waits_longer) {
     if (trouble_ != 0) return false;
     for (uint32_t spins = 1;; ++spins) {
@@ -187,8 +192,9 @@ class MoeArea {
       if (!(waits_longer ? may_wait_longer(member) : may_wait(member))) return false;
     }
   }
-  // Sends data to a rank that only a NIC reaches, followed by a word with the call's number; by one thread.
-  // Everything that the thread has observed is sent. Addresses are this rank's at the same offsets.
+  // Sends data to a rank that only a NIC reaches, followed by a word with the call's number. One thread makes
+  // the call; the NIC sends all stores to the data that this thread has observed. All addresses are this
+  // rank's; the data and the word arrive at the same offsets in the receiver's heap.
   VERBENA_DEVICE void put(const char* here, char* there, uint64_t length_bytes, uint64_t* word,
                           uint32_t rank) {
     if (trouble_ != 0) return;
@@ -199,25 +205,28 @@ class MoeArea {
     const WaitResult sent = detail::enqueue(context_, SymmQueue{}, peer, requests, 2, true, nullptr);
     if (sent != WaitResult::kReached) trouble_ = static_cast<uint32_t>(sent) | rank << 8;
   }
-  // Names another member than the one that was waited for.
+  // Makes the error name `member` instead of the member for which this thread has waited.
   VERBENA_DEVICE void blame(uint32_t member) {
     if (trouble_ != 0) trouble_ = (trouble_ & 0xff) | member << 8;
   }
 
-  // Combines the waits of all threads of the block, after its last store. Where a thread has waited long,
-  // another block may have given up meanwhile.
+  // Combines the results of all waits of the block's threads. The block calls this after its last store. If a
+  // thread of the block has waited for a long time, another block may have given up in the meantime, so the
+  // call checks this, too.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
     if (__builtin_expect(block.any((trouble_ != 0) | (deadline_ns_ != 0)), 0))
       return conclude_late(context_, trouble_);
     return SymmStatus::kDone;
   }
-  // Fails a call whose arguments are invalid, on all ranks: the others would wait for this one.
+  // Makes a call with invalid arguments fail on all ranks. Otherwise the other ranks would wait for this
+  // rank.
   [[nodiscard]] VERBENA_DEVICE SymmStatus refuse() const {
     if (thread_index() == 0) detail::fail_team(context_, {SymmWait::kCall, block_index(), me()});
     return SymmStatus::kInvalid;
   }
-  // Ends a call whose result is `status`. Every block's counter counts all calls, whatever their grids were.
+  // Ends a call whose result is `status`. All max_blocks counters are increased, even if the grid has fewer
+  // blocks.
   VERBENA_DEVICE void finish(SymmStatus status) const {
     if (status != SymmStatus::kDone) return;
     for (uint32_t block = block_index() + thread_index() * blocks_per_grid(); block < shape_.max_blocks;
@@ -226,8 +235,8 @@ class MoeArea {
   }
 
  private:
-  // Whether a wait for `member` may continue. By value: a variable whose address is passed to a
-  // call that is not inlined lives in memory.
+  // Says whether a wait for `member` may continue. It is returned by value, because a variable would be kept
+  // in memory instead of registers if its address were passed to a function that is not inlined.
   struct Look {
     uint64_t deadline_ns;
     uint32_t trouble;
@@ -255,7 +264,7 @@ class MoeArea {
     trouble_ = seen.trouble;
     return trouble_ == 0;
   }
-  // @tparam kLonger  waits a quarter longer, as between hosts in across_hosts.cuh
+  // @tparam kLonger  true if the time limit is a quarter longer
   template <bool kLonger>
   VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
     WaitLimits limits = detail::limit_wait(context);
@@ -265,8 +274,9 @@ class MoeArea {
     const auto result = static_cast<uint32_t>(limits.check());
     return {deadline_ns, result == 0 ? 0 : result | member << 8};
   }
-  // A block that gives up stores the failure, then the outputs that say so; a block that is done stores its
-  // outputs, then loads the failure. With the fences the outputs of the first are the last.
+  // A block that gives up stores the failure word and then fills the outputs with the failure pattern. A
+  // block that has succeeded stores its outputs and then loads the failure word. Because of the fences,
+  // either the second block sees the failure, or the failure pattern overwrites the second block's outputs.
   VERBENA_DEVICE_FAR static SymmStatus conclude_late(const SymmContext& context, uint32_t trouble) {
     const BlockGroup block;
     if (!block.any(trouble != 0)) {
@@ -285,8 +295,8 @@ class MoeArea {
   char *base_, *notes_;
   uint64_t* epochs_;
   uint64_t epoch_;
-  uint64_t deadline_ns_ = 0;  // of all waits of the thread together; 0: not read yet
-  uint32_t trouble_;          // as LowLatency::Trouble
+  uint64_t deadline_ns_ = 0;  // deadline of all waits of the thread; 0 if not set yet
+  uint32_t trouble_;          // encoded like LowLatency::Trouble
 };
 
 // Weak accesses of 4, 8 and 16 bytes to the caller's tensors.

@@ -1,11 +1,11 @@
-// Combine of a mixture of experts: returns the experts' rows to the ranks of their tokens and adds them, in
-// one kernel and one NVLink hop. Uses the handle of the dispatch. verbena/moe.h documents the call;
-// libverbena_ops.so has the kernels.
+// The combine of a mixture of experts. It returns the experts' rows to the ranks of their tokens and adds
+// them, in one kernel and one NVLink hop. It uses the handle that the dispatch has written. verbena/moe.h
+// documents the call; libverbena_ops.so contains the kernels.
 //
-// Reduced: the rank of the experts adds its rows of a token, rounds the sum and sends one row; the token's
-// rank adds these rows in the order of ranks. Exact: each expert's row goes to the token's rank, which adds
-// in top-k order. All sums are float and are rounded once at each rank, so the result has the same bits in
-// every run.
+// In a reduced combine, each rank adds the rows that its experts have computed for a token, rounds the sum
+// and sends one row. The token's rank adds these rows in the order of ranks. In an exact combine, each
+// expert's row is sent to the token's rank, which adds the rows in top-k order. All sums are float, and each
+// rank rounds a sum once, so the result has the same bits in every run.
 #ifndef VERBENA_DEVICE_MOE_COMBINE_CUH
 #define VERBENA_DEVICE_MOE_COMBINE_CUH
 
@@ -15,10 +15,10 @@
 
 namespace verbena::device {
 
-// @tparam Far  MoeOneHost, or MoeFarHosts: ranks are on several hosts. Then a token's rows of a host are
-// added there, by the counterpart of the token's rank, in the order of ranks, and the sum is rounded; the
-// token's rank adds the rows of its own host, then the other hosts' sums in the order of hosts. kExact is
-// not supported.
+// @tparam Far  MoeOneHost, or MoeFarHosts if the ranks are on several hosts. On each other host, the
+//              counterpart of the token's rank then adds the token's rows of its host in the order of ranks,
+//              and rounds the sum. The token's rank adds the rows of its own host, and then the other hosts'
+//              sums in the order of hosts. kExact is not supported with MoeFarHosts.
 template <typename T, MoeOrder kOrder, typename Far = MoeOneHost>
 class MoeCombineKernel {
  public:
@@ -36,10 +36,10 @@ class MoeCombineKernel {
     static_assert(!kSpansHosts || !kIsExact, "verbena: one sum of each host is sent");
   }
 
-  // Runs the call, by all threads of the grid, after the wait for earlier kernels. The threads of a block do
-  // not meet before the end.
-  // @return kInvalid if no dispatch of this rank's has written the handle, or one with another number of
-  // tokens or another grouping
+  // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels. The
+  // threads of a block do not wait for each other before the end.
+  // @return kInvalid unless a dispatch of this rank, with the same number of tokens and the same grouping,
+  //         has written the handle
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     const bool has_headers = block_index() == blocks_per_grid() - 1;
     const auto stamp = load_moe<uint32_t>(call_.handle + layout_.stamp, 0);
@@ -67,13 +67,13 @@ class MoeCombineKernel {
 
  private:
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact, kSpansHosts = Far::kSpansHosts;
-  static constexpr uint32_t kAtOnce = 2;   // packets of a thread
-  static constexpr uint32_t kAddends = 4;  // rows that are awaited together
+  static constexpr uint32_t kAtOnce = 2;   // packets that a thread handles at a time
+  static constexpr uint32_t kAddends = 4;  // rows that a thread awaits at a time
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
-  // Sends one header from each rank to each of its host: no rank gets ahead of a rank that has no rows for it
-  // (layout.cuh).
+  // Sends a header to every other rank of this host. Each rank waits for the headers of all other ranks, so
+  // it waits even for ranks that send it no rows (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
@@ -88,8 +88,9 @@ class MoeCombineKernel {
     }
   }
 
-  // Whether a rank's number on its host is the slot of its row for a token; else the slot is the first of its
-  // experts in top-k order, which takes fewer slots.
+  // Returns true if each rank on a host has its own slot for its row of a token, with the rank's index on the
+  // host as the slot's number. Otherwise, a row's slot is the top-k index of the rank's first expert for the
+  // token, which needs fewer slots.
   VERBENA_DEVICE bool has_slots_of_ranks() const {
     return shape_.ranks <= (kSpansHosts ? shape_.hosts : 1) * shape_.top_k;
   }
@@ -98,27 +99,28 @@ class MoeCombineKernel {
     return rank;
   }
   // Returns the slot of a row for a token.
-  // @param place  of a host (MoeFarHosts::find_place()), as the rank that adds the row counts hosts
+  // @param place  MoeFarHosts::find_place() of the token's host, on the rank that adds the row
   VERBENA_DEVICE MoePlace find_combine_row(uint32_t place, uint32_t token, uint32_t slot) const {
     if constexpr (kSpansHosts) {
       if (place != 0) return far_.find_relay_row(area_.epoch(), place, token, slot);
     }
     return area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
   }
-  // Returns the rank that receives this host's rows of a source rank's tokens, and its place for them.
+  // The rank that adds this host's rows for the tokens of a source rank, and that rank's find_place() for
+  // these rows.
   struct Adder {
     uint32_t rank, place;
   };
   VERBENA_DEVICE Adder find_adder(uint32_t source) const {
     if constexpr (kSpansHosts) {
-      // As the adder counts hosts, which is on this one.
+      // The adder is on this host, so its find_place() returns the same value.
       return {far_.find_relay(source), far_.find_place(far_.find_host(source))};
     }
     return {source, 0};
   }
 
-  // This rank's experts of a row that came: which of top_k, and the weight of each lane's expert. All lanes
-  // call it.
+  // This rank's experts for a received row: `which` has a bit for each of the top_k ids, and `weight` is the
+  // weight of the lane's id. All lanes must call find_experts().
   struct Experts {
     uint32_t which;
     float weight;
@@ -144,14 +146,14 @@ class MoeCombineKernel {
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
   }
-  // Returns the row of one of the experts of a row that came.
+  // Returns the index (in call_.rows) of the row that expert k has computed for a received row.
   VERBENA_DEVICE uint64_t find_row_of(uint64_t row, uint32_t k) const {
     const uint64_t index = row * shape_.top_k + k;
     return call_.grouping == MoeGrouping::kRank
                ? index
                : static_cast<uint64_t>(load_moe<int32_t>(call_.handle + layout_.places, index));
   }
-  // Adds up what this rank contributes for a row that came, packets first + i * 32 below `end`.
+  // Computes packets first + i * 32 below `end` of this rank's contribution for a received row.
   VERBENA_DEVICE void find_partial(uint64_t row, const Experts& experts, uint32_t first, uint32_t end,
                                    Data (&data)[kAtOnce]) const {
     if constexpr (kOrder == MoeOrder::kRows) {
@@ -162,7 +164,7 @@ class MoeCombineKernel {
     }
     Sum sums[kAtOnce] = {};
     for (uint32_t left = experts.which; left != 0;) {
-      // Loads of several rows at once.
+      // Several rows are loaded at the same time.
       Data addends[kAddends][kAtOnce] = {};
       float weights[kAddends];
       uint32_t some = take_some(left);
@@ -189,7 +191,7 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAtOnce; ++i) data[i] = __builtin_bit_cast(Data, sums[i].round());
   }
 
-  // @param count  of the rows from the rank whose number is the lane's
+  // @param count  number of rows received from the rank whose number equals the lane's number
   VERBENA_DEVICE void send_rows(uint32_t count) const {
     uint32_t most = 0;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
@@ -240,13 +242,14 @@ class MoeCombineKernel {
       if (first + i * kWarpLanes < end) area_.send(mine, first + i * kWarpLanes, data[i], delta);
   }
 
-  // A token of this rank or of a counterpart, whose rows this host's ranks send to this rank.
+  // A token of this rank or of one of its counterparts. The ranks of this host send their rows for the token
+  // to this rank.
   struct Token {
-    uint32_t token, place;  // of find_combine_row()
-    uint64_t own_row;       // this rank's row
+    uint32_t token, place;  // arguments of find_combine_row()
+    uint64_t own_row;       // index of this rank's own row for the token
     uint32_t rank_of_lane;  // the rank of each lane's expert
     float weight_of_lane;
-    uint32_t ranks, addends;  // all ranks of its experts; what this rank adds, see add_values()
+    uint32_t ranks, addends;  // ranks that have experts of the token; what this rank adds: see add_values()
   };
   VERBENA_DEVICE Token load_token(uint32_t token, uint32_t place, uint32_t source) const {
     const bool is_one = lane() < shape_.top_k;
@@ -267,7 +270,7 @@ class MoeCombineKernel {
       const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
-        // As add_rows(), whose result would cost registers.
+        // Same as add_rows(), which is not called here because its result would cost registers.
         bool is_first = true;
         for (uint32_t left = token.addends; left != 0;) {
           const uint32_t some = take_some(left);
@@ -287,7 +290,7 @@ class MoeCombineKernel {
       }
     }
   }
-  // Adds the rows of this host's ranks, or of the experts.
+  // Adds the rows of this host's ranks or, with kExact, the experts' rows.
   VERBENA_DEVICE bool add_rows(const Token& token, uint32_t first, uint32_t end, Sum (&sums)[kAtOnce]) {
     bool is_first = true;
     for (uint32_t left = token.addends; left != 0;) {
@@ -323,9 +326,10 @@ class MoeCombineKernel {
     }
     return true;
   }
-  // Adds the rows of counterparts' tokens on this host and sends the sums, a chunk in a block at a time. Then
-  // receives the first chunk of each counterpart, which comes in every call (layout.cuh).
-  // @return false in all threads of the block, if a wait has failed
+  // Adds this host's rows for the counterparts' tokens, and sends the sums to the counterparts. Each block
+  // handles one chunk at a time. Then receives the first chunk from each counterpart, which every call sends
+  // (layout.cuh).
+  // @return false in all threads of the block if a wait has failed
   VERBENA_DEVICE bool relay() {
     for (uint32_t chunk = block_index(); chunk < shape_.chunks(); chunk += blocks_per_grid())
       for (uint32_t host = 0; host < far_.count(); ++host)
@@ -383,7 +387,8 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAddends; ++i) left &= left - 1;
     return all & ~left;
   }
-  // Adds the rows of some bits, in their order: of ranks, or of top_k. All lanes call it.
+  // Adds the rows for the bits that are set in `some`, in the order of the bits. A bit stands for a rank or,
+  // with kExact, for a top-k index. All lanes must call it.
   VERBENA_DEVICE bool add_values(const Token& token, uint32_t some, uint32_t first, uint32_t end,
                                  bool is_first, Sum (&sums)[kAtOnce]) {
     MoePlace places[kAddends];
@@ -431,7 +436,7 @@ class MoeCombineKernel {
         }
       }
     }
-    // Lanes end together: warp-wide operations need all of them.
+    // All lanes return at the same time, because warp-wide operations need all of them.
     const bool have_come = area_.receive(places, members, remote, first, end, data);
     if (ballot(kFullWarp, !have_come) != 0) return false;
     VERBENA_UNROLL

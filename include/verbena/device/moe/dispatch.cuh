@@ -1,11 +1,12 @@
-// Dispatch of a mixture of experts: sends tokens to the ranks of their experts, in one kernel and one NVLink
-// hop. A row goes once to each rank that has one of its experts, as packets without flags, directly to the
-// slot that its source rank and token determine. One block sends the header, which tells all blocks of the
-// receiver which tokens come, while the other blocks send the rows: a row's slot and contents need no other
-// token. verbena/moe.h documents the call; libverbena_ops.so has the kernels.
+// The dispatch of a mixture of experts. It sends tokens to the ranks of their experts, in one kernel and one
+// NVLink hop. A row is sent only once to each rank that has any of the row's experts, as packets without
+// flags. The source rank and the token determine the slot into which the row is written. One block sends the
+// header, from which all blocks of the receiver learn which tokens are sent. The other blocks send the rows
+// at the same time, because the slot and the content of a row do not depend on other tokens. verbena/moe.h
+// documents the call; libverbena_ops.so contains the kernels.
 //
-// Rows are stored by source rank: from rank r the first counts[r] rows, in the order of its tokens; or
-// grouped by expert (place.cuh). The result has the same bits in every run.
+// The receiver stores rows either by source rank, in the order of the source rank's tokens, or grouped by
+// expert (place.cuh). The result has the same bits in every run.
 #ifndef VERBENA_DEVICE_MOE_DISPATCH_CUH
 #define VERBENA_DEVICE_MOE_DISPATCH_CUH
 
@@ -15,8 +16,8 @@
 namespace verbena::device {
 
 // @tparam Rows  MoeRowBytes or MoeRowCast
-// @tparam kIsGrouped  rows are grouped by expert
-// @tparam Far  MoeOneHost, or MoeFarHosts: ranks are on several hosts
+// @tparam kIsGrouped  true if rows are grouped by expert
+// @tparam Far         MoeOneHost, or MoeFarHosts if the ranks are on several hosts
 template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost>
 class MoeDispatchKernel : MoeRows<Rows> {
  public:
@@ -30,7 +31,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
         placement_(shape, call),
         far_(far) {}
 
-  // Runs the call, by all threads of the grid, after the wait for earlier kernels.
+  // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels.
   // @return kInvalid if the output has fewer rows than are needed
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     if (is_in(kMoeSend)) {
@@ -53,7 +54,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     receive_headers();
     if constexpr (kIsGrouped) {
-      sync_block();  // what was counted to send is read
+      sync_block();  // the counts for send_counts() have been read
       if (has_rows()) placement_.receive_counts(area_);
     }
     if (const SymmStatus status = area_.conclude(); status != SymmStatus::kDone) return status;
@@ -75,10 +76,10 @@ class MoeDispatchKernel : MoeRows<Rows> {
   using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
   using Base::kAtOnce, Base::copy_part, Base::load_row, Base::load_scales, Base::store_scales;
   static constexpr bool kSpansHosts = Far::kSpansHosts;
-  static constexpr uint32_t kIdsAtOnce = 8;  // of a token, that a thread loads at a time
+  static constexpr uint32_t kIdsAtOnce = 8;  // ids of a token that a thread loads at a time
 
   VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
-  // Whether this kernel receives ids and weights, and whether rows and scales.
+  // Return whether this kernel receives ids and weights, and whether it receives rows and scales.
   VERBENA_DEVICE bool has_ids() const { return !kIsGrouped || is_in(kMoeReceive); }
   VERBENA_DEVICE bool has_rows() const { return !kIsGrouped || is_in(kMoePlace); }
 
@@ -100,7 +101,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
-  // Returns the ranks of a thread's token, a bit each. Loads ids twice rather than branch.
+  // Returns a bit for each rank that has experts of the thread's token. Loads some ids twice in order to
+  // avoid a branch.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t token) const {
     uint32_t ranks = 0;
     const uint32_t last = shape_.top_k - 1;
@@ -114,7 +116,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return ranks;
   }
-  // By all threads of a block. A warp has 32 tokens: an entry is a ballot, which one lane sends.
+  // All threads of a block must call it. A warp handles 32 tokens at a time. An entry is the result of a
+  // ballot, and one lane sends it.
   VERBENA_DEVICE void send_header() const {
     char* const header = area_.find(shape_.find_header(area_.epoch(), area_.me())).data;
     for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
@@ -131,9 +134,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
         area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
   }
-  // Sends entries of a source rank that this call does not need, empty, by all threads of a block: those of a
-  // token, or the counts. Every dispatch does so with other ones in turn: no entry gets so old that its tag
-  // is a later call's.
+  // Sends empty entries for a source rank: either one token's entries or the counts, unless this call sends
+  // these entries anyway. All threads of a block must call it. Successive dispatches rotate through the
+  // entries, so that no entry keeps its tag until a later call has the same tag.
   VERBENA_DEVICE void renew_entries(uint32_t source, uint32_t tokens) const {
     const uint32_t token = static_cast<uint32_t>(area_.epoch() / kMoeCopies) % (shape_.max_tokens + 1);
     const bool are_counts = token == shape_.max_tokens;
@@ -146,7 +149,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       for (uint32_t i = thread_index(); i < entries && shape_.is_near(rank); i += threads_per_block())
         area_.send_entry(area_.find(packet).data + i * kMoeEntryBytes, {}, rank);
   }
-  // A rank of another host is to blame if its relay is there.
+  // After a wait for a header has failed, decides which rank to name. If the source rank is on another host,
+  // and the header of its relay has not arrived either, the relay is named.
   VERBENA_DEVICE void blame_for_header(uint32_t source) {
     if constexpr (kSpansHosts) {
       const uint32_t relay = far_.find_relay(source);
@@ -155,12 +159,12 @@ class MoeDispatchKernel : MoeRows<Rows> {
       if (!MoeEntry::is_of_call(MoeArea::poll_entry(header), area_.epoch())) area_.blame(relay);
     }
   }
-  // Returns the rank that sends the packets of a source rank's rows.
+  // Returns the rank from which this rank receives the rows of a source rank.
   VERBENA_DEVICE uint32_t find_sender(uint32_t source) const {
     if constexpr (kSpansHosts) return far_.find_relay(source);
     return source;
   }
-  // A warp receives the header of a rank.
+  // Receives the headers of all ranks. Each warp receives the header of one rank at a time.
   VERBENA_DEVICE void receive_headers() {
     const uint32_t warps = threads_per_block() / kWarpLanes, words = shape_.mask_words();
     for (uint32_t rank = thread_index() / kWarpLanes; rank < shape_.ranks; rank += warps) {
@@ -188,8 +192,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
 
-  // The tail of a row: its scales, then its experts with their weights, two in a packet. A cast sends the
-  // scales with the elements.
+  // The tail of a row contains its scales, followed by its experts and their weights, with two experts per
+  // packet. A cast sends the scales together with the elements instead.
   VERBENA_DEVICE uint32_t tail_packets() const { return scale_packets_ + shape_.pair_packets(); }
   VERBENA_DEVICE uint32_t first_of_tail() const { return Rows::kHasScales ? scale_packets_ : 0; }
   VERBENA_DEVICE Data load_tail(uint32_t token, uint32_t index) const {
@@ -209,10 +213,11 @@ class MoeDispatchKernel : MoeRows<Rows> {
     store_one(k, data.x, data.y);
     store_one(k + 1, data.z, data.w);
   }
-  // The last part of a row has its tail too.
+  // Sends this rank's rows to the ranks of this host. The warp that sends the last part of a row also sends
+  // the row's tail.
   VERBENA_DEVICE void send_rows() const {
-    // The block that sends the header comes late. It has rows only if the other blocks would need another
-    // round for them.
+    // The block that sends the header starts with rows later than the other blocks. It therefore sends rows
+    // only if the other blocks would otherwise need another round.
     const uint32_t others = blocks_per_grid() - 1, warps = threads_per_block() / kWarpLanes;
     const bool are_enough = (call_.tokens << call_.parts.send_bits) <= others * warps;
     const MoeItems items(1, row_packets_, call_.parts.send_bits, are_enough ? others : others + 1);
@@ -220,7 +225,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
-      // Called after the row's loads have been issued: only then the ids and the failure word are needed.
+      // This is called only after the loads of the row have been issued, because the ids and the failure word
+      // are not needed earlier.
       const auto find_peers = [&] {
         // FAULT(dead_ranks_get_rows)
         const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;
@@ -251,7 +257,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
     }
   }
-  // Sends this rank's rows to its counterparts, a chunk of tokens in a block at a time.
+  // Sends this rank's rows to its counterparts. Each block sends one chunk of tokens at a time.
   VERBENA_DEVICE void send_chunks() {
     const uint32_t warps = threads_per_block() / kWarpLanes, warp = thread_index() / kWarpLanes;
     const uint32_t row_bytes = far_row_bytes(), size = 1U << shape_.chunk_bits;
@@ -261,7 +267,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const bool is_token = lane() < size && token < call_.tokens;
       const uint32_t ranks =
           call_.tokens == 0 ? 0 : find_ranks(is_token ? token : call_.tokens - 1) & shape_.living;
-      // Each lane keeps the tokens that go to the host of its number.
+      // Lane h keeps the bits of the tokens that are sent to host h.
       uint32_t bits_of_lane = 0, all = 0;
       for (uint32_t host = 0; host < far_.count(); ++host) {
         const uint32_t bits = ballot(kFullWarp, is_token && (ranks & far_.find_ranks(host)) != 0);
@@ -291,7 +297,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
   VERBENA_DEVICE uint32_t far_row_bytes() const { return (row_packets_ + tail_packets()) * Packet::kBytes; }
-  // Writes a row with its tail to chunks for some hosts; all lanes of a warp call it.
+  // Writes a row and its tail into the chunks for some hosts. All lanes of a warp must call it.
   // @param find  find(host) returns the address of the row
   template <typename Find>
   VERBENA_DEVICE void copy_to_hosts(uint32_t token, uint32_t hosts, const Find& find) const {
@@ -321,8 +327,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
 
-  // Sends the tokens of this rank's counterparts to the ranks of this host, as their own ranks would.
-  // @return false in all threads of the block, if a wait has failed
+  // Sends the tokens of this rank's counterparts to the ranks of this host, in place of the counterparts.
+  // @return false in all threads of the block if a wait has failed
   VERBENA_DEVICE bool relay() {
     const BlockGroup block;
     MoeChunkHeader first{};
@@ -350,7 +356,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     const uint32_t last = blocks_per_grid() - 1;
     for (uint32_t host = 0; host < far_.count() && (block_index() + 1 == last || last == 0); ++host) {
       if (!far_.is_far(host)) continue;
-      static_cast<void>(far_.receive(area_, host, 0, first));  // has come
+      static_cast<void>(far_.receive(area_, host, 0, first));  // it has already arrived
       const uint32_t source = far_.find_counterpart(host);
       renew_entries(source, first.tokens);  // FAULT(entries_of_other_hosts_are_not_renewed)
     }
@@ -360,14 +366,15 @@ class MoeDispatchKernel : MoeRows<Rows> {
     return {far_, shape_,          area_.epoch(),
             host, far_row_bytes(), (row_packets_ + scale_packets_) * Packet::kBytes};
   }
-  // Waits for the chunk of a token.
+  // Waits for the chunk that contains a token.
   VERBENA_DEVICE bool receive_chunk_of(uint32_t host, uint32_t token, MoeChunkHeader& header) {
     return far_.receive(area_, host, token >> shape_.chunk_bits, header);
   }
   VERBENA_DEVICE uint32_t find_in_chunk(uint32_t token) const {
     return token & ((1U << shape_.chunk_bits) - 1);
   }
-  // Return false in all lanes, if a wait has failed.
+  // The following functions relay the parts of a counterpart's message. They return false in all lanes if a
+  // wait has failed.
   VERBENA_DEVICE bool relay_header(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     char* const entries = area_.find(shape_.find_header(area_.epoch(), source)).data;
@@ -390,7 +397,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return true;
   }
-  // The last part of a row has its tail too.
+  // The warp that sends the last part of a row also sends the row's tail.
   VERBENA_DEVICE bool relay_rows(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
@@ -427,7 +434,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
     }
   }
-  // Whose rows this rank adds in a combine.
+  // Writes the ids of a counterpart's tokens to the handle, because this rank adds the rows of these tokens
+  // in a combine.
   VERBENA_DEVICE bool write_far_ids(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint64_t begin = uint64_t{far_.find_place(host)} * shape_.max_tokens;
     for_each(shape_.max_tokens, [&](uint32_t token) {
@@ -439,7 +447,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     });
     return !area_.has_trouble();
   }
-  // By all threads of all blocks.
+  // All threads of all blocks must call it.
   VERBENA_DEVICE void relay_places(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host), last = blocks_per_grid() - 1;
     const bool is_last_but_one = block_index() + 1 == last || last == 0;
@@ -447,7 +455,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     placement_.send_places(area_, ids, source, tokens);
   }
 
-  // The scales of grouped rows come with the rows.
+  // The scales of grouped rows are received together with the rows.
   VERBENA_DEVICE uint32_t first_received(uint32_t first) const { return kIsGrouped ? scale_packets_ : first; }
   VERBENA_DEVICE void copy_tail(uint32_t token, uint64_t row) const {
     for (uint32_t index = first_received(first_of_tail()) + lane(); index < tail_packets();
@@ -491,11 +499,12 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
       if (has_tail && source == area_.me()) copy_tail(token, row);
       if (has_tail && source != area_.me()) have_come = have_come && receive_tail(from, sender, row);
-      // Lanes end together: warp-wide operations need all of them.
+      // All lanes return at the same time, because warp-wide operations need all of them.
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
   }
-  // Receives an item's part of a row, with the last part its scales, and stores it to the row's places.
+  // Receives an item's part of a row and stores it at all places of the row. With the last part, the function
+  // also receives the row's scales.
   VERBENA_DEVICE bool receive_grouped(const MoeItems& items, uint32_t item, const MoePlace& from,
                                       uint32_t source, uint32_t token, uint32_t row) {
     MoePlacement::OfRow places(placement_, area_, source, token);
@@ -512,7 +521,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if (begin == 0 && have_come) places.write(row);
     return have_come && !area_.has_trouble();
   }
-  // A cast has stored the scales of this rank's rows with the elements.
+  // Receives the scales of a grouped row. In a cast, this is not called for this rank's own rows, whose
+  // scales are already stored with the elements.
   template <typename ForEachRow>
   VERBENA_DEVICE bool receive_scales(const MoePlace& from, uint32_t source, uint32_t token,
                                      const ForEachRow& for_each_row) {
@@ -532,8 +542,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
     return true;
   }
 
-  // Write the parts of the handle that rows do not bring, divided among the threads of the grid from the last
-  // on: the first have rows.
+  // The following functions write those parts of the handle that do not come from received rows. The work is
+  // divided among the threads of the grid, beginning with the last thread, because the first threads have
+  // rows to handle.
   template <typename Write>
   VERBENA_DEVICE void for_each(uint32_t count, const Write& write) const {
     const uint32_t threads = blocks_per_grid() * threads_per_block();
@@ -551,8 +562,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       store_moe<float>(call_.handle + layout_.own_weights, i, pair.weight);
     });
   }
-  // Whether a rank is this one or a counterpart, whose rows this rank adds in a combine; and its place in the
-  // handle's tensors.
+  // is_relayed() returns true if `rank` is this rank or one of its counterparts. In a combine, this rank adds
+  // the rows of their tokens. find_place() returns the rank's index h in the handle's tensors.
   VERBENA_DEVICE bool is_relayed(uint32_t rank) const {
     if constexpr (kSpansHosts) return far_.find_index(rank) == far_.index();
     return rank == area_.me();
@@ -561,7 +572,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if constexpr (kSpansHosts) return far_.find_place(far_.find_host(rank));
     return 0;
   }
-  // Rows after the count, and which of this rank's tokens are its own.
+  // Writes counts, the stamp and own_numbers, and marks the rows after the last received row.
   VERBENA_DEVICE void write_received() const {
     const uint32_t words = shape_.mask_words();
     for_each(shape_.ranks * shape_.max_tokens, [&](uint32_t row) {

@@ -1,6 +1,6 @@
-// What a mixture-of-experts exchange does between hosts: chunks of rows to and from this rank's counterparts,
-// which have the same index on the other hosts. layout.cuh says why a chunk needs no answer. Used by
-// dispatch.cuh and combine.cuh.
+// Sends and receives the data of a mixture-of-experts exchange between hosts. A rank exchanges chunks of rows
+// with its counterparts, the ranks that have the same index on the other hosts. layout.cuh explains why a
+// chunk needs no acknowledgement. dispatch.cuh and combine.cuh use this file.
 #ifndef VERBENA_DEVICE_MOE_HOSTS_CUH
 #define VERBENA_DEVICE_MOE_HOSTS_CUH
 
@@ -8,18 +8,18 @@
 
 namespace verbena::device {
 
-// In place of MoeHosts in an exchange within one host.
+// Takes the place of MoeFarHosts in an exchange within one host.
 struct MoeOneHost {
   static constexpr bool kSpansHosts = false;
 };
 
 // The first packet of a chunk.
 struct MoeChunkHeader {
-  uint32_t bits;    // a bit for each token of the chunk whose row is in the chunk, in this order
-  uint32_t tokens;  // of the source rank in the call; of a dispatch
+  uint32_t bits;    // bit t is set if the chunk has a row for its token t; rows are in the order of bits
+  uint32_t tokens;  // in a dispatch, number of the source rank's tokens in this call
 
   VERBENA_DEVICE bool has(uint32_t token) const { return (bits >> token & 1) != 0; }
-  // Returns the number of the row of a token, which is counted from the chunk's first.
+  // Returns the index of a token's row in the chunk. `token` is the token's index in the chunk.
   VERBENA_DEVICE uint32_t find_row(uint32_t token) const {
     return static_cast<uint32_t>(__builtin_popcount(bits & ((1U << token) - 1)));
   }
@@ -37,7 +37,7 @@ class MoeFarHosts {
   VERBENA_DEVICE uint32_t count() const { return shape_.hosts; }
   VERBENA_DEVICE uint32_t mine() const { return hosts_.mine; }
   VERBENA_DEVICE uint32_t index() const { return hosts_.index; }
-  // Returns the ranks of a host, a bit each.
+  // Returns a bit for each rank of a host.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t host) const { return hosts_.ranks[host]; }
   VERBENA_DEVICE uint32_t find_member(uint32_t host, uint32_t index) const {
     uint32_t ranks = hosts_.ranks[host];
@@ -50,7 +50,7 @@ class MoeFarHosts {
     while ((hosts_.ranks[host] >> rank & 1) == 0) ++host;
     return host;
   }
-  // Returns the number of a rank among the ranks of its host.
+  // Returns the index of a rank among the ranks of its host.
   VERBENA_DEVICE uint32_t find_index(uint32_t rank) const {
     return static_cast<uint32_t>(__builtin_popcount(hosts_.ranks[find_host(rank)] & ((1U << rank) - 1)));
   }
@@ -58,11 +58,12 @@ class MoeFarHosts {
   VERBENA_DEVICE uint32_t find_relay(uint32_t source) const {
     return shape_.is_near(source) ? source : find_member(hosts_.mine, find_index(source));
   }
-  // Whether this rank has a counterpart on a host, which takes part in calls.
+  // Returns true if `host` is another host, and this rank's counterpart on it takes part in calls.
   VERBENA_DEVICE bool is_far(uint32_t host) const {
     return host != hosts_.mine && shape_.is_living(find_counterpart(host));  // FAULT(left_out_hosts_get_rows)
   }
-  // Returns 0 for this rank's own host, and 1 + far for others, as handles and combined rows count them.
+  // Returns the index of a host in handles and in combined rows: 0 for this rank's own host, and 1 + far for
+  // all other hosts.
   VERBENA_DEVICE uint32_t find_place(uint32_t host) const {
     return host == hosts_.mine ? 0 : 1 + count_far(hosts_.mine, host);
   }
@@ -77,7 +78,8 @@ class MoeFarHosts {
             data + shape_.relay_packets() * Packet::kBytes + packet * Packet::kNoteBytes};
   }
 
-  // Where a chunk is written before a NIC sends it to a host, and where one lies that has come from a host.
+  // find_sent() returns the address at which a chunk is written before a NIC sends it to a host.
+  // find_received() returns the address at which a chunk from a host arrives.
   VERBENA_DEVICE char* find_sent(uint64_t epoch, uint32_t host, uint32_t chunk) const {
     return base_ + shape_.find_chunk(epoch, kind_, true, count_far(hosts_.mine, host), chunk);
   }
@@ -86,22 +88,23 @@ class MoeFarHosts {
   }
   static constexpr uint32_t kHeaderBytes = kMoePacketBytes;
 
-  // Sends a chunk of some rows to the counterpart on a host; by one thread, after a barrier of the block.
+  // Sends a chunk with rows_bytes bytes of rows to the counterpart on a host. One thread makes the call,
+  // after a barrier of the block.
   VERBENA_DEVICE void send(MoeArea& area, uint32_t host, uint32_t chunk, uint64_t rows_bytes) const {
-    const uint32_t far = count_far(host, hosts_.mine);  // as the counterpart counts this host
+    const uint32_t far = count_far(host, hosts_.mine);  // this host's number on the counterpart
     const uint64_t epoch = area.epoch();
     area.put(find_sent(epoch, host, chunk), base_ + shape_.find_chunk(epoch, kind_, false, far, chunk),
              kHeaderBytes + rows_bytes,
              reinterpret_cast<uint64_t*>(base_ + shape_.find_word(epoch, kind_, far, chunk)),
              find_counterpart(host));
   }
-  // Waits for a chunk from a host, by each thread that reads the chunk.
+  // Waits for a chunk from a host. Each thread that reads the chunk must call it.
   VERBENA_DEVICE bool receive(MoeArea& area, uint32_t host, uint32_t chunk, MoeChunkHeader& header) const {
     const uint64_t epoch = area.epoch();
     const uint32_t far = count_far(hosts_.mine, host);
     const auto* const word =
         reinterpret_cast<const uint64_t*>(base_ + shape_.find_word(epoch, kind_, far, chunk));
-    // A counterpart that combines waits for the ranks of its host.
+    // In a combine, the counterpart itself waits for the ranks of its host.
     const bool waits_longer = kind_ == MoeKind::kCombine;  // FAULT(sums_of_hosts_are_awaited_no_longer)
     if (!area.receive_word(word, find_counterpart(host), waits_longer)) return false;
     const auto data = load_moe<Data>(find_received(epoch, host, chunk), 0);
@@ -110,7 +113,7 @@ class MoeFarHosts {
   }
 
  private:
-  // Returns the number of a host among those other than `owner`.
+  // Returns the number of a host among all hosts except `owner`.
   VERBENA_DEVICE static uint32_t count_far(uint32_t owner, uint32_t host) {
     return host < owner ? host : host - 1;
   }
@@ -121,7 +124,8 @@ class MoeFarHosts {
   const MoeKind kind_;
 };
 
-// The ids of the tokens of a counterpart, all of whose chunks have come; -1 for tokens without a row.
+// The ids of a counterpart's tokens. Tokens without a row have ids of -1. A token's chunk must have arrived
+// before its ids are loaded.
 class MoeFarIds {
  public:
   // @param id_bytes  offset of the ids in a row of row_bytes
@@ -139,7 +143,7 @@ class MoeFarIds {
   VERBENA_DEVICE const char* find_row(const char* chunk, uint32_t number) const {
     return chunk + MoeFarHosts::kHeaderBytes + uint64_t{number} * row_bytes_;
   }
-  // A row has pairs of an id and a weight.
+  // A row contains pairs, each with an id and a weight.
   VERBENA_DEVICE int32_t load_of_row(const char* row, uint32_t k) const {
     return load_moe<int32_t>(row + id_bytes_, 2 * uint64_t{k});
   }

@@ -1,48 +1,56 @@
-// Offsets of the data of a mixture-of-experts exchange: in the workspace, which peers write, and in the
-// handle that a dispatch leaves for its combine. Plain arithmetic on the exchange's shape, the same on the
-// host and in kernels.
+// Computes the offsets of a mixture-of-experts exchange's data in the workspace, which peers write, and in
+// the handle, which a dispatch writes for its combine. The functions do only arithmetic on the exchange's
+// shape, so the host and the kernels get the same offsets.
 //
-// The slot of a row follows from its source rank and its token, so a sender needs no allocation: there is
-// no atomic and no barrier. The header, a bit for each token of the source rank, tells the receiver which
-// slots are used in this call. A header entry carries the number of its call, so all blocks of the receiver
-// read the same entries, and no block empties them.
+// The source rank and the token of a row determine the row's slot, so a sender need not allocate slots, and
+// needs neither atomics nor barriers. The header has a bit for each token of the source rank, from which the
+// receiver learns which slots this call uses. A header entry contains the number of its call. Therefore all
+// blocks of the receiver can read the same entries, and no block has to empty them.
 //
-// Why a call needs no barrier. Call k of a kind, dispatch or combine, uses copy k modulo kMoeCopies of the
-// workspace. Three things hold:
-//   a. The kernels of an exchange run one after the other on each rank, and the stores of a kernel have
-//      landed, at the peers and in its own memory, when the kernel ends.
-//   b. In each call each rank receives at least the header from every other rank. It sends its own headers
-//      in the call's first kernel, and ends the call, in its last kernel, when it has received every packet
-//      that was sent to it and has emptied the packet's slot.
+// A call needs no barrier, for the following reason. Call k of a kind (dispatch or combine) uses copy k
+// modulo kMoeCopies of the workspace. Three rules hold:
+//   a. The kernels of an exchange run one after the other on each rank. When a kernel ends, all its stores
+//   have arrived, both at the peers and in the rank's own memory.
+//   b. In each call, each rank receives at least the header from every other rank. A rank sends its own
+//   headers in the call's first kernel. It ends the call in the call's last kernel, once it has received
+//   every packet that was sent to it and has emptied the packet's slot.
 //   c. A rank begins to send call k of a kind after it has ended call k-1 of that kind.
-// Let rank p send call k to rank q. By c, p has ended call k-1; by b, p has received q's header of call
-// k-1. By c, q sent this header after it had ended call k-2, so by b after q had received every packet of
-// call k-2, and by a after the slots were empty. So p's packet finds its slot empty, and q, which polls a
-// slot of copy k only in call k, receives no packet of another call. A header entry and a note count only
-// with their call's number. Also by these rules q has ended call k-2, and so read the entries of its copy,
-// before p overwrites them. Entries of the header are written in each call. Entries that only grouped
-// dispatches send, and for tokens that this rank has, are written at least once in kMoeCopies * (max_tokens
-// + 1) calls (dispatch.cuh): long before the tag of an old one comes again. A mask leaves ranks out of calls.
-// All living ranks, those of the mask, have the same mask in a call, so a to c hold among them: every
-// living rank hears from every living rank. A rank that was left out of a call has counted fewer calls than
-// the others, and so takes part again after a reset only. No rank waits for ever: sending waits for
-// nothing, so once all ranks have begun call k, its packets land. Dispatches and combines need not
-// alternate: each kind has its own copies. Combines have headers only because they may follow each other
-// without a dispatch between them. Grids may differ, from phase to phase and from rank to rank. After a
-// failure no kernel sends or receives, since the numbers of calls may differ. A reset clears slots, notes
-// and numbers of all ranks after the kernels of all ranks have ended. tests/device/moe/turns_test.cc
-// explores this rule.
+// Suppose that rank p sends packets of call k to rank q. By rule c, p has ended call k-1, so by rule b, p has
+// received q's header of call k-1. By rule c, q sent this header after q had ended call k-2. By rule b, q had
+// then received every packet of call k-2, and by rule a, the slots of these packets were empty. So p's packet
+// arrives in an empty slot. Because q polls a slot of copy k modulo kMoeCopies only in call k, q does not
+// receive packets of any other call.
 //
-// Several hosts (hosts.cuh). The counterparts of a rank have the same index on the other hosts. A rank sends
-// a token's row once to each other host, to its counterpart there, which relays the row to the ranks of its
-// host: it sends the header and the packets in place of the source rank. In a combine the relay receives the
-// rows of its host's ranks, adds them and sends one row back. So each slot has one sender as before, and a to
-// c hold within a host, where a rank hears from every other rank by its own header. Between counterparts p
-// and q chunks of rows lie in copy k modulo kMoeCopies, each followed by a word with the call's number k,
-// which counts all calls since a reset: the word alone says that a chunk has come, since a NIC may write a
-// chunk again until it writes the word. p begins call k after it has ended call k-1, so after it has received
-// q's first chunk of call k-1, which q sent after it had ended call k-2: so q has read the chunks of call
-// k-2, p may overwrite them and, as they have arrived, also the memory that p's NIC read.
+// The receiver accepts a header entry or a note only if it contains the number of the current call. By the
+// same rules, q has ended call k-2, and so has read the entries of call k-2, before p overwrites them. Every
+// call writes the entries of the header. Other entries are sent only by dispatches that group rows by expert,
+// and only for the tokens that the rank has. Each of these entries is written at least once in kMoeCopies *
+// (max_tokens + 1) calls (dispatch.cuh), long before a tag is used again.
+//
+// A mask excludes ranks from calls. The ranks of the mask are the living ranks. All of them have the same
+// mask in a call, so rules a to c hold among the living ranks. An excluded rank has counted fewer calls than
+// the living ranks, so it can take part again only after a reset.
+//
+// No rank waits forever: sending does not wait for anything, so the packets of call k arrive once all ranks
+// have begun call k. Dispatches and combines need not alternate, because each kind has its own copies.
+// Combines have headers only because several combines may follow each other without a dispatch between them.
+// Phases and ranks may have different grids. After a failure no kernel sends or receives, because the ranks
+// may have counted different numbers of calls. A reset clears the slots, notes and call numbers of all ranks,
+// after the kernels of all ranks have ended. tests/device/moe/turns_test.cc explores these rules.
+//
+// Several hosts (hosts.cuh). The counterparts of a rank are the ranks with the same index on the other hosts.
+// A rank sends a token's row once to each other host, namely to its counterpart on that host. The counterpart
+// relays the row to the ranks of its host: it sends the header and the packets in place of the source rank.
+// In a combine, the relay receives the rows from the ranks of its host, adds them and sends one row back. So
+// each slot still has a single sender. Rules a to c hold within a host, because each rank sends its own
+// header to every other rank of its host.
+//
+// Counterparts p and q exchange chunks of rows in copy k modulo kMoeCopies. Each chunk is followed by a word
+// that contains the call's number k, which counts all calls since a reset. Only this word shows that a chunk
+// has arrived, because a NIC may write a chunk again until it writes the word. Rank p begins call k after it
+// has ended call k-1, and so after it has received q's first chunk of call k-1. Rank q sent that chunk after
+// it had ended call k-2, so q has already read the chunks of call k-2, and p may overwrite them. Because
+// these chunks have arrived, p may also overwrite the memory from which its NIC sent them.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -52,19 +60,19 @@
 namespace verbena::device {
 
 inline constexpr uint32_t kMoeMaxRanks = 32, kMoeMaxTokens = 4096, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
-inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine count separately
-inline constexpr uint32_t kMoeMaskBits = 32;                   // tokens in a word of a mask
-// Of the masks of all ranks together, which a block keeps in shared memory.
+inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine have separate counters
+inline constexpr uint32_t kMoeMaskBits = 32;                   // number of tokens in a word of a mask
+// Total size of all ranks' masks, which a block keeps in shared memory.
 inline constexpr uint32_t kMoeMaxMaskWords = 16 * kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
-// Experts of a rank whose rows can be grouped by expert; and the multiple of rows at which a group can begin:
-// with both, the places of all groups have fewer than 32 bits.
+// Max experts per rank if rows are grouped by expert, and max alignment of a group in rows. With these
+// limits, a place in the output has fewer than 32 bits.
 inline constexpr uint32_t kMoeMaxGroups = 1024, kMoeMaxAlignment = 1U << 16;
-inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // as Packet (packet.cuh)
-inline constexpr uint32_t kMoeEntryBytes = 8;                       // of a header
-inline constexpr uint32_t kMoeCountsOfEntry = 3;                    // experts whose rows an entry counts
+inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // see Packet (packet.cuh)
+inline constexpr uint32_t kMoeEntryBytes = 8;                       // size of an entry of a header
+inline constexpr uint32_t kMoeCountsOfEntry = 3;                    // number of experts in an entry of counts
 inline constexpr uint32_t kMoeMaxHosts = 8;
-inline constexpr uint32_t kMoeAlignment = 128;  // of chunks, bytes
+inline constexpr uint32_t kMoeAlignment = 128;  // alignment of chunks, bytes
 
 template <typename T>
 VERBENA_HOST_DEVICE constexpr T moe_divide_up(T number, T by) {
@@ -76,17 +84,17 @@ enum class MoeKind : uint32_t { kDispatch = 0, kCombine = 1 };
 // The shape of an exchange; the same on all ranks, except for `near`.
 struct MoeShape {
   uint32_t ranks, experts, max_tokens, top_k;
-  uint32_t max_blocks;       // of a kernel
-  uint32_t row_packets;      // of the longest dispatched row with its scales
-  uint32_t combine_packets;  // of a combined row
-  uint32_t rows_of_token;    // maximum rows that come back for a token
-  uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all
-  uint32_t near;             // those of them that loads and stores reach
-  uint32_t hosts;            // with the same number of ranks each
-  uint32_t chunk_bits;       // 2^chunk_bits tokens, at most 32, are a chunk between hosts
+  uint32_t max_blocks;       // max blocks of a kernel
+  uint32_t row_packets;      // packets of the longest dispatched row, including its scales
+  uint32_t combine_packets;  // packets of a combined row
+  uint32_t rows_of_token;    // max rows that a combine receives for a token
+  uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all bits
+  uint32_t near;             // a bit for each living rank that loads and stores reach
+  uint32_t hosts;            // number of hosts, all with the same number of ranks
+  uint32_t chunk_bits;       // a chunk between hosts has 2^chunk_bits tokens, at most 32
 
-  // Derived by set_experts(), since divisions are slow in kernels: of a rank; and 2^24 / local_experts,
-  // rounded up.
+  // The number of experts of a rank, and 2^24 / local_experts rounded up. set_experts() computes both,
+  // because divisions are slow in kernels.
   uint32_t local_experts, rank_factor;
 
   VERBENA_HOST_DEVICE constexpr void set_experts(uint32_t of_ranks, uint32_t of_experts) {
@@ -106,12 +114,12 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
   }
-  // Two entries in a packet.
+  // A packet contains two entries.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
     return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }
-  // Entries that only dispatches have that group rows by expert (place.cuh): from a rank to another, and for
-  // each of top_k of a token.
+  // Dispatches that group rows by expert send further entries (place.cuh). count_entries() counts the entries
+  // that a rank sends to each rank. In addition, there is one entry for each of a token's top_k ids.
   VERBENA_HOST_DEVICE constexpr uint32_t count_entries() const {
     return local_experts > kMoeMaxGroups ? 0 : moe_divide_up(local_experts, kMoeCountsOfEntry);
   }
@@ -119,36 +127,37 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t place_packets() const {
     return count_entries() == 0 ? 0 : (top_k + 1) / 2;
   }
-  // An expert and a weight for each of top_k, two pairs in a packet.
+  // Each of a token's top_k ids has a pair of an expert and a weight. A packet contains two pairs.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
     return uint64_t{ranks} * header_packets();
   }
-  // Count the packets of a copy.
+  // The following functions count the packets of a copy.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
     return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
     return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
   }
-  // Of the entries of groups, which come after all else.
+  // Counts the packets for the entries of grouped dispatches. They are stored after all other packets.
   VERBENA_HOST_DEVICE constexpr uint64_t entry_packets() const {
     return uint64_t{ranks} * (count_packets() + uint64_t{max_tokens} * place_packets());
   }
   VERBENA_HOST_DEVICE constexpr uint64_t packets() const {
     return kMoeCopies * (dispatch_packets() + combine_copy_packets() + entry_packets());
   }
-  // Returns the bytes of the workspace: packets, followed by their notes (packet.cuh); of several hosts also
-  // packets and notes of the rows that relays add, then the chunks between hosts and their words.
+  // Returns the size of the workspace in bytes. The workspace contains the packets, followed by their notes
+  // (packet.cuh). If there are several hosts, it also contains the packets and notes of the rows that relays
+  // add, followed by the chunks between hosts and their words.
   VERBENA_HOST_DEVICE constexpr uint64_t workspace_bytes() const {
     if (hosts == 1) return packets() * (kMoePacketBytes + kMoeNoteBytes);
     return find_copy(0, MoeKind::kDispatch) +
            kMoeCopies * (copy_bytes(MoeKind::kDispatch) + copy_bytes(MoeKind::kCombine));
   }
 
-  // Between hosts. A chunk is a header of a packet, then the rows of its tokens that are sent, one after the
-  // other. A dispatched row is followed by its scales, experts and weights as in dispatch_row_packets().
+  // A chunk between hosts has a header of one packet, followed by the rows of the tokens that are sent. A
+  // dispatched row is followed by its scales, experts and weights, as in dispatch_row_packets().
   VERBENA_HOST_DEVICE static constexpr uint64_t align(uint64_t bytes) {
     return moe_divide_up<uint64_t>(bytes, kMoeAlignment) * kMoeAlignment;
   }
@@ -158,21 +167,22 @@ struct MoeShape {
     return align((1 + (row << chunk_bits)) * kMoePacketBytes);
   }
   VERBENA_HOST_DEVICE constexpr uint64_t count_far_chunks() const { return uint64_t{hosts - 1} * chunks(); }
-  // Of the chunks that are sent and those that come, and their words.
+  // Returns the size of the sent chunks, the received chunks, and the words of the received chunks.
   VERBENA_HOST_DEVICE constexpr uint64_t copy_bytes(MoeKind kind) const {
     return count_far_chunks() * 2 * chunk_bytes(kind) + align(count_far_chunks() * sizeof(uint64_t));
   }
-  // Counts the packets of the rows that a relay adds, of all copies.
+  // Counts the packets of the rows that a relay adds, in all copies.
   VERBENA_HOST_DEVICE constexpr uint64_t relay_packets() const {
     return kMoeCopies * uint64_t{hosts - 1} * max_tokens * rows_of_token * combine_packets;
   }
-  // Returns the index of a packet among them; `far` counts the hosts other than the rank's own.
+  // Returns the index of a row's first packet among the relay_packets(). `far` is the number of the host
+  // among the hosts other than the rank's own.
   VERBENA_HOST_DEVICE constexpr uint64_t find_relay_row(uint64_t call, uint32_t far, uint32_t token,
                                                         uint32_t row) const {
     const uint64_t number = (call % kMoeCopies * (hosts - 1) + far) * max_tokens + token;
     return (number * rows_of_token + row) * combine_packets;
   }
-  // Return offsets in the workspace.
+  // The following functions return offsets in the workspace, in bytes.
   VERBENA_HOST_DEVICE constexpr uint64_t find_relay_packets() const {
     return align(packets() * (kMoePacketBytes + kMoeNoteBytes));
   }
@@ -192,7 +202,7 @@ struct MoeShape {
            (uint64_t{far} * chunks() + chunk) * sizeof(uint64_t);
   }
 
-  // Return indices of packets in the workspace of the rank that receives them.
+  // The following functions return indices of packets in the workspace of the receiving rank.
   VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t source) const {
     return call % kMoeCopies * dispatch_packets() + uint64_t{source} * header_packets();
   }
@@ -215,26 +225,27 @@ struct MoeShape {
   }
 };
 
-// The hosts of an exchange, as one of its ranks sees them. The ranks of a host are in the order of the team.
+// The hosts of an exchange, from the point of view of one rank. The ranks of a host are in the order of the
+// team.
 struct MoeHosts {
   uint32_t ranks[kMoeMaxHosts];  // a bit for each rank of the host
-  uint32_t mine, index;          // this rank's host, and its number among the ranks of that host
+  uint32_t mine, index;          // this rank's host, and this rank's index among the ranks of its host
 };
 
-// Offsets of a handle's tensors, in bytes, below 2^27. [r] counts ranks, [t] tokens below max_tokens, [k]
-// below top_k, [e] the experts of this rank, [h] 0 for this rank itself and 1 + far for its counterparts on
-// other hosts.
+// Offsets of a handle's tensors, in bytes, below 2^27. The indices have the following ranges: r is a rank; t
+// is less than max_tokens; k is less than top_k; e is an expert of this rank; h is 0 for this rank itself,
+// and 1 + far for its counterparts on other hosts.
 struct MoeHandleLayout {
-  uint32_t counts;         // int32[r]: rows that came from rank r
-  uint32_t expert_counts;  // int32[e]: rows of a local expert; of MoeGrouping::kExpert and kRagged
-  uint32_t expert_begins;  // int32[e]: its first row in the output; of the same
-  uint32_t sources;        // int32[r][t]: the token of rank r that a row is, -1 after the count
-  uint32_t ids;            // int32[r][t][k]: local experts of a row, -1: of another rank, or after the count
+  uint32_t counts;         // int32[r]: number of rows received from rank r
+  uint32_t expert_counts;  // int32[e]: number of rows of expert e; only for kExpert and kRagged
+  uint32_t expert_begins;  // int32[e]: first output row of expert e; only for kExpert and kRagged
+  uint32_t sources;        // int32[r][t]: token of a row on rank r; -1 after the last row
+  uint32_t ids;            // int32[r][t][k]: local experts of a row; -1 for experts of other ranks
   uint32_t weights;        // float[r][t][k]: 0 where the id is -1
-  uint32_t places;         // int32[r][t][k]: the id's row in the output, -1 where the id is -1; of the same
-  uint32_t own_ids;        // int32[h][t][k]: of the rank's tokens, -1: no expert
-  uint32_t own_weights;    // float[t][k]
-  uint32_t own_numbers;    // int32[h][t]: which of the rows from rank h to this rank the token is, -1: none
+  uint32_t places;         // int32[r][t][k]: output row for the id, or -1; only for kExpert and kRagged
+  uint32_t own_ids;        // int32[h][t][k]: ids of the rank's tokens; -1: no expert
+  uint32_t own_weights;    // float[t][k]: weights of this rank's tokens
+  uint32_t own_numbers;    // int32[h][t]: number of the token's row to this rank; -1: no row
   uint32_t stamp;          // uint32[3]: make_moe_stamp(), the tokens of this rank, the grouping
   uint32_t bytes;
 
@@ -264,7 +275,7 @@ struct MoeHandleLayout {
   }
 };
 
-// Marks the handles that a dispatch of an exchange of this shape has written, among the same living ranks.
+// Returns the stamp of the handles that dispatches of this shape, with the same living ranks, have written.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   uint32_t stamp = 0x6d6f6531U;
   for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.hosts})
@@ -272,66 +283,68 @@ VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   return stamp ^ shape.living;
 }
 
-// How the rows of a call are divided among the warps of a grid: each into 2^bits parts. A matter of speed
-// only; ranks and phases may differ.
+// The rows of a call are divided among the warps of a grid by splitting each row into 2^bits parts. The
+// numbers affect speed only, and may differ between ranks and phases.
 struct MoeParts {
   uint32_t send_bits, receive_bits;
 };
 
-// Phases of a call. In a dispatch whose rows are grouped by expert, kMoeReceive receives ids and weights, and
-// kMoePlace rows and scales.
+// The phases of a call. If a dispatch groups rows by expert, it receives ids and weights in kMoeReceive, and
+// rows and scales in kMoePlace.
 inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2, kMoePlace = 4;
 
-// How the rows of a dispatch's output are grouped. Same values as verbena_moe_grouping (verbena/moe.h).
+// How the rows of a dispatch's output are grouped. The values are the same as in verbena_moe_grouping
+// (verbena/moe.h).
 enum class MoeGrouping : uint32_t {
-  kRank = 0,    // [ranks][max_tokens]: a row for each row that came
-  kExpert = 1,  // [local experts][ranks * max_tokens]: a row for each expert of each row that came
-  kRagged = 2,  // the same rows one after the other; those of an expert begin at a multiple of `alignment`
+  kRank = 0,    // [ranks][max_tokens]: each received row once
+  kExpert = 1,  // [local experts][ranks * max_tokens]: each received row once for each of its experts
+  kRagged = 2,  // the groups of kExpert one after the other, each at a multiple of `alignment`
 };
 
 // How the scales of a cast are rounded and stored.
 enum class MoeScales : uint32_t {
   kFloats = 0,
   kPowers = 1,     // rounded up to powers of two
-  kExponents = 2,  // the same as UE8M0, four in a word
+  kExponents = 2,  // powers of two as UE8M0 exponents, four per word
 };
 
 // Arguments of a dispatch.
 struct MoeDispatch {
-  const void* rows;       // [tokens][row_stride bytes], each begins at a multiple of 16 bytes
+  const void* rows;       // [tokens][row_stride bytes], each row aligned to 16 bytes
   uint64_t row_stride;    // bytes
   uint32_t row_bytes;     // a multiple of 16
-  uint32_t scale_bytes;   // of a row's scales, which are moved unchanged; 0: none
+  uint32_t scale_bytes;   // size of a row's scales, which are copied unchanged; 0 if there are none
   const void* scales;     // [tokens][scale_stride bytes]
   uint64_t scale_stride;  // bytes
-  const void* ids;        // [tokens][id_stride] of top_k experts each, int32 or int64
+  const void* ids;        // int32 or int64 [tokens][id_stride], of which top_k are used per token
   uint64_t id_stride;     // elements
-  const float* weights;   // [tokens][top_k]; NULL: ones
-  uint32_t tokens;        // of this rank, at most max_tokens
-  uint32_t has_long_ids;  // 1: int64
+  const float* weights;   // [tokens][top_k]; if null, all weights are 1
+  uint32_t tokens;        // number of this rank's tokens, at most max_tokens
+  uint32_t has_long_ids;  // 1 if ids are int64
   void* output;           // [ranks][max_tokens][row_bytes]
   void* output_scales;    // [ranks][max_tokens][scale_bytes]
-  char* handle;           // MoeHandleLayout
-  uint32_t phases;        // kMoeSend, kMoeReceive, kMoePlace
+  char* handle;           // see MoeHandleLayout
+  uint32_t phases;        // bits kMoeSend, kMoeReceive, kMoePlace
   MoeParts parts;
   MoeHandleLayout layout;
-  // For a cast; row_bytes and scale_bytes count what the packets carry.
+  // Only for a cast. In a cast, row_bytes and scale_bytes are the sizes of the data in the packets.
   MoeScales scale_format;
-  uint32_t output_scale_bytes;  // of a row's scales in the output
-  uint32_t column_rows;         // 0: output_scales has rows; else columns, of this number of rows of 4 bytes
+  uint32_t output_scale_bytes;  // size of a row's scales in the output
+  uint32_t column_rows;         // if not 0, output_scales has columns of this many words of 4 bytes
   MoeGrouping grouping;
-  uint32_t output_rows;  // of all groups
-  uint32_t alignment;    // kRagged
-  // For kExpert and kRagged: [output_rows] each, -1 in rows without a token; NULL if the caller needs none.
-  int32_t* row_sources;  // the row of the handle's tensors, counted through [r][t]
+  uint32_t output_rows;  // total number of rows of the output
+  uint32_t alignment;    // for kRagged: alignment of groups, in rows
+  // Both are for kExpert and kRagged, and have output_rows elements, which are -1 for rows without a token.
+  // Null if the caller does not need them.
+  int32_t* row_sources;  // index [r][t] of the row in the handle's tensors
   int32_t* row_experts;  // the local expert
 };
 
-// Same values as verbena_moe_order (verbena/moe.h).
+// How a combine adds rows. The values are the same as in verbena_moe_order (verbena/moe.h).
 enum class MoeOrder : uint32_t {
-  kRows = 0,     // a row of a token is the rank's sum already: weights are ignored
-  kReduced = 1,  // a row of each expert, added at its rank
-  kExact = 2,    // a row of each expert, added at the token's rank
+  kRows = 0,     // a rank has one row per token, which is already a sum; weights are ignored
+  kReduced = 1,  // a rank has one row per expert and token, and adds them up before it sends the sum
+  kExact = 2,    // a rank has one row per expert and token; the token's rank adds them
 };
 
 // Arguments of a combine.
@@ -339,14 +352,14 @@ struct MoeCombine {
   const void*
       rows;  // kRows: [ranks][max_tokens][hidden]; else [ranks][max_tokens][top_k][hidden], or grouped
   uint32_t row_bytes;  // a multiple of 16
-  uint32_t tokens;     // of this rank's dispatch
+  uint32_t tokens;     // number of tokens in this rank's dispatch
   void* output;        // [tokens][hidden]
-  const char* handle;  // of this rank's dispatch
+  const char* handle;  // handle of this rank's dispatch
   uint32_t phases;
   MoeParts parts;
   MoeHandleLayout layout;
-  MoeGrouping grouping;  // of the dispatch; `rows` are grouped like its output
-  const float* weights;  // kExact: [tokens][top_k], in place of the dispatch's; NULL: the dispatch's
+  MoeGrouping grouping;  // grouping of the dispatch; `rows` are grouped like the dispatch's output
+  const float* weights;  // for kExact: [tokens][top_k]; if null, the weights of the dispatch are used
 };
 
 }  // namespace verbena::device

@@ -6,7 +6,8 @@
 // A source rank knows the expert ids of all its tokens, so it computes the third number. It sends that number
 // in one entry for each expert of each token. For each expert it also sends an entry with the number of its
 // rows for this expert. From these entries each block of the receiver computes the places of its rows. So a
-// block does not wait for other blocks, and it stores a row when the row arrives, in the same kernel.
+// block does not wait for other blocks, and it can store a row as soon as the row arrives, in the same
+// kernel.
 //
 // If the ids of a token name an expert twice, the expert has one row for both. Every run gives the same bits,
 // because atomic additions are used only for counters.
@@ -18,24 +19,27 @@
 
 namespace verbena::device {
 
-// What a block counts, in shared memory.
+// The counters of a block, in shared memory.
 struct MoeGroups {
-  static constexpr uint32_t kPairs = 512;  // of a tile
+  static constexpr uint32_t kPairs = 512;  // pairs in a tile
   static_assert(kPairs >= kMoeMaxTopK);
 
-  // Sending: rows of this rank's tokens so far, of each expert. Receiving, [rank][local expert]: rows from
-  // the ranks below, in the end.
+  // While sending: for each expert, the number of rows of the tokens before the current tile. After
+  // receiving: [rank][local expert], the number of rows that lower ranks send to the expert.
   uint32_t counts[kMoeMaxExperts];
-  uint32_t totals[kMoeMaxGroups], begins[kMoeMaxGroups];  // of each local expert
+  uint32_t totals[kMoeMaxGroups], begins[kMoeMaxGroups];  // number of rows and first place, for each local
+                                                          // expert
   uint32_t end;                                           // the place after the last group
-  // Pairs of a token and one of top_k, a tile of tokens at a time: the expert, -1 where it is none or is in
-  // an earlier pair of the token; and the first pair of the token that has the expert.
+  // A pair is a token and one of its top_k ids. The arrays describe the pairs of a tile of tokens. experts[]
+  // has the expert of each pair, or -1 if the pair names no expert or if an earlier pair of the token names
+  // the same expert. firsts[] has the first pair of the token that names the expert.
   int32_t experts[kPairs];
   uint32_t firsts[kPairs];
 };
 
-// An entry for an expert of a token: empty, or the local expert and the row's number. Of the entries of a
-// token that name the same expert, the first has kIsFirst: one lane stores the row.
+// An entry for an expert of a token. It is empty, or it contains the local expert and the row's number. If
+// several entries of a token name the same expert, only the first one has kIsFirst, so that only one lane
+// stores the row.
 struct MoePlaceEntry {
   static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31, kIsFirst = 1U << 30;
   static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (30 - kNumberBits));
@@ -49,7 +53,8 @@ struct MoePlaceEntry {
   VERBENA_DEVICE static uint32_t number(uint32_t bits) { return bits & ((1U << kNumberBits) - 1); }
 };
 
-// Does not keep the area: the object that has both would have its own address, and live in memory.
+// This class has no reference to the MoeArea. Otherwise, the address of the object that contains both would
+// be needed, and the compiler would keep that object in memory instead of registers.
 class MoePlacement {
  public:
   VERBENA_DEVICE MoePlacement(const MoeShape& shape, const MoeDispatch& call)
@@ -60,9 +65,9 @@ class MoePlacement {
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
-  // Sends a source rank's number of rows for each expert to the ranks of this host, by all threads of one
-  // block.
-  // @param ids     of the source's tokens: MoeIds or MoeFarIds
+  // Sends the ranks of this host one number for each of their experts: how many rows the source rank has for
+  // the expert. All threads of one block must call it.
+  // @param ids     ids of the source rank's tokens: MoeIds or MoeFarIds
   template <typename Ids>
   VERBENA_DEVICE void send_counts(const MoeArea& area, const Ids& ids, uint32_t source,
                                   uint32_t tokens) const {
@@ -85,8 +90,9 @@ class MoePlacement {
     }
     sync_block();
   }
-  // Sends the numbers of a source rank's rows, by all threads of all blocks. The last two blocks send other
-  // entries; those before them have the first tokens, since the first blocks have the first rows.
+  // For each row of a source rank, sends the row's number among the rank's rows for the expert. All threads
+  // of all blocks must call it. The last two blocks do not take part, because they send headers and counts.
+  // The blocks handle the tokens in reverse order, because the first blocks also send the first rows.
   template <typename Ids>
   VERBENA_DEVICE void send_places(const MoeArea& area, const Ids& ids, uint32_t source,
                                   uint32_t tokens) const {
@@ -113,11 +119,12 @@ class MoePlacement {
       sync_block();
     }
   }
-  // Receives the numbers of rows of all ranks for each expert of this one, by all threads of a block.
+  // Receives one number from every source rank for each expert of this rank: how many rows the source rank
+  // has for the expert. All threads of a block must call it.
   VERBENA_DEVICE void receive_counts(MoeArea& area) const {
     const uint32_t entries = shape_.count_entries(), chunks = moe_divide_up(entries, uint32_t{kWarpLanes});
     const uint32_t warps = threads_per_block() / kWarpLanes;
-    // The first warps have masks to receive.
+    // The last warps begin, because the first warps also receive masks.
     for (uint32_t item = warps - 1 - thread_index() / kWarpLanes; item < chunks * shape_.ranks;
          item += warps) {
       uint32_t rank = 0, chunk = item;
@@ -135,8 +142,8 @@ class MoePlacement {
       }
     }
   }
-  // Decides where the groups begin, by all threads of a block.
-  // @return false if the output has fewer rows than are needed
+  // Decides where the groups begin. All threads of a block must call it.
+  // @return false if the output has too few rows
   VERBENA_DEVICE bool choose_begins() const {
     const bool is_ragged = call_.grouping == MoeGrouping::kRagged;
     const uint32_t rows = shape_.ranks * shape_.max_tokens;
@@ -157,7 +164,8 @@ class MoePlacement {
     if (is_ragged) add_up_lengths();
     return groups_.end <= call_.output_rows;
   }
-  // Writes what the groups are, and marks the rows that have no token, an expert in a block at a time.
+  // Writes the sizes and beginnings of the groups, and marks the rows that have no token. Each block handles
+  // one expert at a time.
   VERBENA_DEVICE void write_groups(const MoeMasks& masks) const {
     const MoeHandleLayout& layout = call_.layout;
     for (uint32_t expert = block_index(); expert < shape_.local_experts; expert += blocks_per_grid()) {
@@ -174,7 +182,7 @@ class MoePlacement {
     for (uint32_t row = groups_.end + block_index() * threads_per_block() + thread_index();
          row < call_.output_rows && has_marks(); row += blocks_per_grid() * threads_per_block())
       mark_row(row, -1, -1);
-    // Rows after the counts have no places.
+    // Writes -1 as the places of the rows after the last received row.
     const uint32_t top_k = shape_.top_k;
     for (uint32_t source = 0; source < shape_.ranks; ++source) {
       const uint32_t count = masks.counts[source], first = source * shape_.max_tokens + count;
@@ -184,8 +192,9 @@ class MoePlacement {
     }
   }
 
-  // The places of a row that comes, of which each lane has that of one of top_k. All lanes of a warp call the
-  // functions. The entries are loaded at once, and awaited when a place is asked for.
+  // The places of a received row. Lane k has the place for the k-th id. All lanes of a warp must call the
+  // functions. The constructor loads the entries, and the functions wait for entries that have not arrived
+  // yet.
   class OfRow {
    public:
     VERBENA_DEVICE OfRow(const MoePlacement& placement, MoeArea& area, uint32_t source, uint32_t token)
@@ -194,14 +203,15 @@ class MoePlacement {
       entry_ = area.find(shape.find_places(area.epoch(), source, token)).data + lane() * kMoeEntryBytes;
       if (lane() < shape.top_k) seen_ = MoeArea::poll_entry(entry_);
     }
-    // Calls store(place) for the row's place in each group; not at all if the entries do not come.
+    // Calls store(place) for the row's place in each group. Makes no calls if the entries do not arrive.
     template <typename Store>
     VERBENA_DEVICE void for_each(const Store& store) {
       find();
       for (uint32_t left = which_; left != 0; left &= left - 1)
         store(shuffle(kFullWarp, static_cast<uint32_t>(place_), static_cast<int>(find_lowest_moe_bit(left))));
     }
-    // @param row  of the handle's tensors
+    // Writes the places to the handle.
+    // @param row  index of the row in the handle's tensors
     VERBENA_DEVICE void write(uint32_t row) {
       find();
       const MoeShape& shape = placement_.shape_;
@@ -235,12 +245,12 @@ class MoePlacement {
     const char* entry_;
     uint64_t seen_ = 0;
     bool is_known_ = false;
-    uint32_t which_ = 0;  // the lanes whose places get the row
+    uint32_t which_ = 0;  // bits of the lanes at whose places the row is stored
     int32_t place_ = -1, expert_ = -1;
   };
 
  private:
-  static constexpr uint32_t kAtOnce = 4;  // ids of a thread
+  static constexpr uint32_t kAtOnce = 4;  // ids that a thread loads at a time
 
   VERBENA_DEVICE static uint32_t choose_smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
   VERBENA_DEVICE static void add(uint32_t* count) { reduce_add<Order::kRelaxed, Scope::kBlock>(count, 1U); }
@@ -249,8 +259,8 @@ class MoePlacement {
       store_relaxed<Scope::kBlock>(groups_.counts + expert, 0);
     sync_block();
   }
-  // Calls use(token, k, expert, first) for each id of some tokens, a lane for each; expert is -1 where
-  // there is none, and `first` is the first k of the token that has the expert.
+  // Calls use(token, k, expert, first) for each id of the tokens `begin` to `end` - 1, with one lane per id.
+  // `expert` is -1 if the id names no expert. `first` is the smallest k for which the token has this expert.
   template <typename Ids, typename Use>
   VERBENA_DEVICE void for_each_id(const Ids& ids, uint32_t begin, uint32_t end, const Use& use) const {
     const uint32_t width = 1U << width_bits_, tokens = kWarpLanes >> width_bits_;
@@ -277,7 +287,7 @@ class MoePlacement {
       }
     }
   }
-  // Counts the rows of tokens for each expert.
+  // Adds the rows of the tokens `begin` to `end` - 1 to the counts of their experts.
   template <typename Ids>
   VERBENA_DEVICE void count(const Ids& ids, uint32_t begin, uint32_t end) const {
     for_each_id(ids, begin, end, [&](uint32_t, uint32_t k, int32_t expert, uint32_t first) {
@@ -294,10 +304,10 @@ class MoePlacement {
     });
     sync_block();
   }
-  // Sends a pair's entry to all ranks of this host: those of other experts get an empty one.
+  // Sends a pair's entry to the rank of its expert, and an empty entry to all other ranks of this host.
   VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t source, uint32_t token, uint32_t k,
                                 uint32_t pair, bool is_quiet) const {
-    const uint32_t first = groups_.firsts[pair];  // the first pair of the token that has the expert
+    const uint32_t first = groups_.firsts[pair];  // the first pair of the token that names the expert
     const int32_t expert = groups_.experts[first];
     const uint32_t of_rank = experts_.find_rank(expert);
     uint32_t bits = 0;
@@ -312,7 +322,7 @@ class MoePlacement {
     for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank)
       if (shape_.is_near(rank)) area.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
   }
-  // The first warp adds up the lengths of the groups, each lane those of adjacent experts.
+  // Adds up the lengths of the groups. Only the first warp does this, and each lane handles adjacent experts.
   VERBENA_DEVICE void add_up_lengths() const {
     if (thread_index() < kWarpLanes) {
       const uint32_t share = moe_divide_up(shape_.local_experts, uint32_t{kWarpLanes});
@@ -343,10 +353,10 @@ class MoePlacement {
   const MoeDispatch& call_;
   const MoeExperts experts_;
   MoeGroups& groups_;
-  const uint32_t width_bits_;  // of the lanes of a token's ids
+  const uint32_t width_bits_;  // 2^width_bits_ lanes handle the ids of a token
 };
 
-// In place of a MoePlacement in a dispatch that does not group rows: without its shared memory.
+// Takes the place of MoePlacement in a dispatch that does not group rows. It needs no shared memory.
 struct MoeNoPlacement {
   VERBENA_DEVICE MoeNoPlacement(const MoeShape&, const MoeDispatch&) {}
 };

@@ -1,5 +1,6 @@
-// Which tokens go from one rank to another. The n-th row of a pair of ranks is its n-th token in the order of
-// tokens, so rows have the same order in every run. And how the rows of a call are divided among warps.
+// Determines which tokens a rank sends to another rank, and how the rows of a call are divided among warps.
+// The n-th row from one rank to another belongs to the n-th token that is sent, so rows have the same order
+// in every run.
 #ifndef VERBENA_DEVICE_MOE_ROUTING_CUH
 #define VERBENA_DEVICE_MOE_ROUTING_CUH
 
@@ -12,8 +13,8 @@ VERBENA_DEVICE uint32_t find_lowest_moe_bit(uint32_t bits) {
   return static_cast<uint32_t>(__builtin_popcount((bits & (~bits + 1)) - 1));
 }
 
-// Adds up a number of each lane and of the lanes below it.
-// @param lanes  the number of the first lanes, whose sums are needed
+// Returns the sum of the values of this lane and of all lower lanes.
+// @param lanes  only the first `lanes` lanes need their sums
 VERBENA_DEVICE uint32_t add_up_moe_lanes(uint32_t sum, uint32_t lanes = kWarpLanes) {
   for (uint32_t step = 1; step < lanes && step < kWarpLanes; step *= 2) {
     const uint32_t lower = shuffle(kFullWarp, sum, static_cast<int>(lane() - step) & 31);
@@ -34,17 +35,18 @@ VERBENA_DEVICE T& find_moe_shared() {
 #endif
 }
 
-// The rows of a dispatch, as its header tells them to a block.
+// The rows that a dispatch sends to this rank. Each block learns them from the headers.
 struct MoeMasks {
   uint32_t words[kMoeMaxMaskWords];   // [ranks][words_of_rank]
-  uint32_t before[kMoeMaxMaskWords];  // of the rank: bits in the words before
-  uint32_t counts[kMoeMaxRanks];      // of all bits
-  uint32_t tokens[kMoeMaxRanks];      // of the rank, whether they come or not
+  uint32_t before[kMoeMaxMaskWords];  // number of bits that are set in the rank's earlier words
+  uint32_t counts[kMoeMaxRanks];      // number of bits that are set in all of the rank's words
+  uint32_t tokens[kMoeMaxRanks];      // number of the rank's tokens, including tokens that it does not send
+                                      // to this rank
 
   VERBENA_DEVICE bool has(uint32_t words_of_rank, uint32_t rank, uint32_t token) const {
     return (words[rank * words_of_rank + token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
   }
-  // Returns a token's number among the tokens that come from that rank.
+  // Returns the number of a token among the tokens that `rank` sends to this rank.
   VERBENA_DEVICE uint32_t find_number(uint32_t words_of_rank, uint32_t rank, uint32_t token) const {
     const uint32_t below = (1u << token % kMoeMaskBits) - 1;
     const uint32_t word = rank * words_of_rank + token / kMoeMaskBits;
@@ -52,22 +54,22 @@ struct MoeMasks {
   }
 };
 
-// Which ranks have experts. The division is a multiplication, exact for all ids.
+// Finds the rank of an expert. It multiplies instead of dividing; the result is exact for all ids.
 class MoeExperts {
  public:
   VERBENA_DEVICE explicit MoeExperts(const MoeShape& shape)
       : experts_(shape.experts), local_(shape.local_experts), factor_(shape.rank_factor) {}
 
-  // Returns the rank of an expert; kMoeMaxRanks if the id names none.
+  // Returns the rank of an expert, or kMoeMaxRanks if the id names no expert.
   VERBENA_DEVICE uint32_t find_rank(int32_t id) const {
     return id < 0 ? kMoeMaxRanks : static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(id)} * factor_ >> 24);
   }
-  // Returns the bit of an expert's rank; 0 if the id names none.
+  // Returns the bit of an expert's rank, or 0 if the id names no expert.
   VERBENA_DEVICE uint32_t find_rank_bit(int32_t id) const {
     const uint32_t rank = find_rank(id);
     return rank < kMoeMaxRanks ? 1U << rank : 0;
   }
-  // Converts an expert's id to its index on a rank; -1 if it is of another rank.
+  // Converts an expert's id to the expert's index on `rank`. Returns -1 if the expert is on another rank.
   VERBENA_DEVICE int32_t make_local(int32_t id, uint32_t rank) const {
     return find_rank(id) == rank ? id - static_cast<int32_t>(rank * local_) : -1;
   }
@@ -80,17 +82,18 @@ class MoeExperts {
   uint32_t experts_, local_, factor_;
 };
 
-// How a call is divided among the warps: an item is a part of a row, and belongs to a warp. Adjacent items
-// are in different blocks, so that a few rows use all multiprocessors. There are no divisions: a warp alone
-// needs some hundred cycles for a few of them. A row's slots are numbered token by token, with a power of
-// two of ranks for each, so that the slots of all tokens that a call has come first.
+// Divides the rows of a call among the warps. An item is a part of a row, and one warp handles it. Adjacent
+// items belong to different blocks, so that even a few rows use all multiprocessors. The class avoids
+// divisions, because a few of them take a warp about a hundred cycles. Items are numbered token by token, and
+// for each token there are as many items as there are ranks, rounded up to a power of two. So the items of
+// all existing tokens have the lowest numbers.
 struct MoeItems {
-  uint32_t first, step;  // of this warp
+  uint32_t first, step;  // first item of this warp, and distance between its items
   uint32_t part_bits, rank_bits;
   uint32_t part_packets;  // a multiple of the warp's lanes
 
-  // @param packets  of a row
-  // @param blocks   the first blocks of the grid, which take part
+  // @param packets  number of packets of a row
+  // @param blocks   number of blocks that take part; they are the first blocks of the grid
   VERBENA_DEVICE MoeItems(uint32_t ranks, uint32_t packets, uint32_t bits, uint32_t blocks)
       : part_bits(bits) {
     const uint32_t warps = threads_per_block() / kWarpLanes;
@@ -103,7 +106,7 @@ struct MoeItems {
   VERBENA_DEVICE uint32_t count(uint32_t tokens) const { return tokens << (rank_bits + part_bits); }
   VERBENA_DEVICE uint32_t rank(uint32_t item) const { return (item >> part_bits) & ((1U << rank_bits) - 1); }
   VERBENA_DEVICE uint32_t token(uint32_t item) const { return item >> (part_bits + rank_bits); }
-  // The last part has fewest packets, or none.
+  // Returns true if the item is the last part of its row. The last part has the fewest packets, or none.
   VERBENA_DEVICE bool is_last(uint32_t item) const { return (~item & ((1U << part_bits) - 1)) == 0; }
   VERBENA_DEVICE uint32_t begin(uint32_t item) const {
     return (item & ((1U << part_bits) - 1)) * part_packets;

@@ -1,5 +1,5 @@
-// The contents of dispatched rows, packet by packet: the bytes of the caller's row, or its elements cast to
-// e4m3 with a scale for each 128 of them; and where they are stored in the output.
+// Provides the contents of dispatched rows, packet by packet, and stores rows in the output. The contents are
+// either the bytes of the caller's row, or its elements cast to e4m3, with one scale per 128 elements.
 #ifndef VERBENA_DEVICE_MOE_ROW_SOURCE_CUH
 #define VERBENA_DEVICE_MOE_ROW_SOURCE_CUH
 
@@ -10,9 +10,10 @@
 
 namespace verbena::device {
 
-// Both classes have load(), which all lanes of a warp call together with adjacent packets: lane i's packet is
-// number 32 m + i of the row. `is_there` is false after the row's end. If kHasScales, `scales` of each lane
-// receives the packet of scales of these 32 packets, number m.
+// Both classes have a function load(). All lanes of a warp must call it together, with adjacent packets: the
+// packet of lane i has number 32 m + i in the row. `is_there` is false after the end of the row. If
+// kHasScales is true, every lane's `scales` receives packet m of the row's scales, which belongs to these 32
+// packets.
 struct MoeRowBytes {
   static constexpr bool kHasScales = false;
 
@@ -22,13 +23,13 @@ struct MoeRowBytes {
   }
 };
 
-// element = byte * scale, scale = the largest magnitude of 128 elements / 448, at least 1e-4 / 448. A NaN
-// makes its scale and all elements of the scale NaN. Same as the rows that rms_norm.cuh quantises
-// (kFloat8Block, kFloat8BlockPower).
+// The value of an element is its e4m3 byte times the scale. The scale is the largest magnitude of 128
+// elements / 448, but at least 1e-4 / 448. If an element is NaN, its scale and all elements with this scale
+// become NaN. rms_norm.cuh quantises rows in the same way (kFloat8Block, kFloat8BlockPower).
 template <typename T>
 struct MoeRowCast {
   static constexpr bool kHasScales = true;
-  static constexpr uint32_t kLanes = 128 / Packet::kBytes;  // that have the elements of a scale
+  static constexpr uint32_t kLanes = 128 / Packet::kBytes;  // lanes that hold the elements of one scale
   static constexpr float kMinMagnitude = 1e-4F, kMaxNumber = 448;
 
   VERBENA_DEVICE static Packet::Data load(const char* row, uint32_t index, bool is_there, MoeScales format,
@@ -84,7 +85,7 @@ class MoeIds {
   VERBENA_DEVICE MoeIds(const MoeShape& shape, const MoeDispatch& call) : call_(call), experts_(shape) {}
 
   VERBENA_DEVICE const MoeExperts& experts() const { return experts_; }
-  // Returns an id, or -1 if it names no expert.
+  // Returns the k-th id of a token, or -1 if the id names no expert.
   VERBENA_DEVICE int32_t load(uint32_t token, uint32_t k) const {
     const uint64_t index = token * call_.id_stride + k;
     return experts_.check(call_.has_long_ids != 0 ? load_moe<int64_t>(call_.ids, index)
@@ -96,7 +97,7 @@ class MoeIds {
   const MoeExperts experts_;
 };
 
-// The rows of a dispatch: those of the caller, and those of the output.
+// Loads the caller's rows and stores the rows of the output.
 template <typename Rows>
 class MoeRows {
  public:
@@ -112,7 +113,7 @@ class MoeRows {
         row_packets_(call.row_bytes / Packet::kBytes),
         scale_packets_(moe_divide_up(call.scale_bytes, Packet::kBytes)) {}
 
-  // Loads elements of this rank's row; all lanes of a warp call it with adjacent packets.
+  // Loads packets of this rank's row of a token. All lanes of a warp must call it, with adjacent packets.
   VERBENA_DEVICE void load_row(uint32_t token, uint32_t first, uint32_t end, Data (&data)[kAtOnce],
                                Data (&scales)[kAtOnce]) const {
     const auto* const row = static_cast<const char*>(call_.rows) + token * call_.row_stride;
@@ -136,8 +137,9 @@ class MoeRows {
     store_formed(row, index, data);
   }
 
-  // Store the packets begin to end - 1 of a row, and the scales of a cast of this rank's row, to rows of the
-  // output. for_each_row(store) calls store(row) for each of them. All lanes of a warp call them.
+  // The following functions store the packets `begin` to `end` - 1 of a row in one or more rows of the
+  // output. If this rank casts its own row, copy_part() stores the scales, too. for_each_row(store) calls
+  // store(row) for each row of the output. All lanes of a warp must call the functions.
   template <typename ForEachRow>
   VERBENA_DEVICE void copy_part(uint32_t token, uint32_t begin, uint32_t end,
                                 const ForEachRow& for_each_row) const {
@@ -156,7 +158,7 @@ class MoeRows {
       });
     }
   }
-  // @tparam kIsWhole  for_each_row() has warp-wide operations
+  // @tparam kIsWhole  true if for_each_row() contains warp-wide operations
   template <bool kIsWhole, typename ForEachRow>
   VERBENA_DEVICE bool receive_part(const MoePlace& from, uint32_t source, uint32_t begin, uint32_t end,
                                    const ForEachRow& for_each_row) {
@@ -184,7 +186,7 @@ class MoeRows {
   VERBENA_DEVICE MessageBytes<char*> find_scales(const void* base, uint64_t row, uint64_t stride) const {
     return {static_cast<char*>(const_cast<void*>(base)) + row * stride, call_.scale_bytes};
   }
-  // Scales of a cast as exponents, or in columns.
+  // Stores scales of a cast, as exponents or in columns if the call asks for this.
   VERBENA_DEVICE void store_formed(uint32_t row, uint32_t index, const Data& data) const {
     uint32_t words[4] = {data.x, data.y, data.z, data.w};
     const uint32_t scales = call_.scale_bytes / 4;

@@ -1,7 +1,7 @@
 // ncclNetDeviceUnpack and related functions with NCCL's own signatures, for kernels that were written for
 // NCCL's header of the same name. ncclShmem comes from "common.h", which may be NCCL's file, the
-// application's file, or the file in verbena/nccl_device. The functions, and the order in which a kernel
-// calls them, are the same as in verbena/device/nccl_unpack.cuh.
+// application's file, or the file in verbena/nccl_device. verbena/device/nccl_unpack.cuh describes the
+// functions and the order in which a kernel calls them.
 //
 // Differences from NCCL: the functions use no barriers and no scratch memory per warp. If a queue was not set
 // up, or if a count exceeds the capacity of a slot, nothing is unpacked.
@@ -64,8 +64,8 @@ VERBENA_DEVICE void ncclNetDeviceUnpackInner(const int tid, const int, const int
                                    ncclShmem.devicePlugin.unpack.bounce_buf, src);
 }
 
-// Unpacks the message of peer p to srcs[p + Src], for each set bit p of `mask`. Does nothing for sends (Recv
-// is 0).
+// Unpacks the message of peer p to srcs[p + Src], for each set bit p of `mask`. Does nothing if Recv is 0,
+// that is, for sends.
 template <int Recv>
 VERBENA_DEVICE void ncclNetDeviceUnpack(const int tid, const int tidInBlock, const int nworkers,
                                         const int group, int mask, int Src, int workSize) {

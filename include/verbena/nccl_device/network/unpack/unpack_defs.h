@@ -1,5 +1,5 @@
-// The types of NCCL's UNPACK device handle with NCCL's names (the layout is in verbena/unpack_abi.h), and the
-// types of the state that a kernel keeps in shared memory.
+// Defines the types of NCCL's UNPACK device handle under NCCL's names (verbena/unpack_abi.h describes the
+// layout), and the types of a kernel's state in shared memory.
 #ifndef VERBENA_NCCL_UNPACK_DEFS_H
 #define VERBENA_NCCL_UNPACK_DEFS_H
 
@@ -43,11 +43,11 @@ struct unpackNetDeviceHandle {
 };
 static_assert(sizeof(unpackNetDeviceHandle) == sizeof(verbena::UnpackDeviceHandle), "the handle");
 
-// State of a block.
+// The unpack state of a block.
 struct unpackShmem {
   void* bounce_buf;
 };
-// State of a group.
+// The unpack state of a group of threads.
 struct unpackGroupShmem {
   int unpackNetDeviceIndexMask;
   uint64_t head[NET_UNPACK_MAX_NPEERS];

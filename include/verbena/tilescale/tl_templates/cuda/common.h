@@ -1,5 +1,5 @@
-// Replaces TileLang's common.h. If TileLang's file is on the include path, this header includes it. It also
-// adds the functions that TileScale's kernels need.
+// Takes the place of TileLang's common.h. If TileLang's file is on the include path, this header includes
+// that file. The header also adds the functions that TileScale's kernels need.
 #ifndef VERBENA_TILESCALE_COMMON_H
 #define VERBENA_TILESCALE_COMMON_H
 

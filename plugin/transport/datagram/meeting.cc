@@ -220,9 +220,10 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     }
     engine_->pass();
     if (engine_->peer_of(peer_).has_left)
-      return base::fail(Status::kRemote,
-                        "%s: the peer's process has closed all its connections on that device; see its log",
-                        describe().c_str());
+      return base::fail(
+          Status::kRemote,
+          "%s: the peer's process has closed all its connections on its device; see the peer's log",
+          describe().c_str());
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
       if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
       call_again();

@@ -92,7 +92,7 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--threshold", workload.threshold,
                  "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and set VERBENA_UNPACK=1 if "
                  "VERBENA_UNPACK is not set");
-  app.add_option("--protocol", raw.protocol, "register the buffers that NCCL uses with this protocol")
+  app.add_option("--protocol", raw.protocol, "register buffers as NCCL does for this protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
   app.add_flag("--user-buffer", workload.user_buffer,
@@ -137,8 +137,8 @@ void add_own_options(CLI::App& app, PerfOptions& options) {
       ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--calibrate", options.calibrate,
-                 "measure direct and staged messages (with --rails also striped ones), and write the fastest "
-                 "settings to this tuning file");
+                 "measure direct and staged messages (with --rails also striped messages), and write the "
+                 "fastest settings to this tuning file");
   app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
   app.add_option("--child", options.child)->group("");
   add_output_options(app, options.output);
@@ -204,10 +204,10 @@ Parsed<PerfOptions> parse_options(int argc, const char* const* argv) {
   PerfOptions& options = parsed.options;
   RawWorkload raw;
   CLI::App app(
-      "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
-      "Both processes run on this host, or on two hosts: start --server on the other host, then --client "
-      "HOST here.\n"
-      "verbena-perf report DIR -o FILE makes a page of results that were stored with --json.");
+      "Moves and verifies messages between two processes through an NCCL net plugin, without NCCL or a "
+      "GPU.\nBoth processes run on this host, or on two hosts: start --server on the other host, then "
+      "--client HOST here.\nverbena-perf report DIR -o FILE makes a page of results that were stored with "
+      "--json.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();
   add_host_options(app, options);

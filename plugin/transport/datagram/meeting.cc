@@ -169,7 +169,8 @@ Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engi
   const auto id = make_engine_id(handle.engine);
   if (!id) return id.error();
   if (*id != handle.engine.id)
-    return base::fail(Status::kRemote, "%s: the engine id in the handle does not match its engine",
+    return base::fail(Status::kRemote,
+                      "%s: the engine id in the handle does not match the engine that the handle describes",
                       connector->describe().c_str());
   const bool are_we_keyed = connector->engine_->name().is_keyed != 0;
   if (are_we_keyed != (handle.engine.is_keyed != 0)) {

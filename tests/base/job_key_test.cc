@@ -36,7 +36,7 @@ class JobKeyTest : public testing::Test {
     const LogCapture log;
     EXPECT_EQ(load(), Status::kInvalidUsage);
     ASSERT_EQ(log.warnings().size(), 1U);
-    EXPECT_NE(log.warnings()[0].find("VERBENA_JOB_KEY_FILE " + path_.get()), std::string::npos)
+    EXPECT_NE(log.warnings()[0].find(path_.get() + " (VERBENA_JOB_KEY_FILE"), std::string::npos)
         << log.warnings()[0];
     EXPECT_NE(log.warnings()[0].find(why), std::string::npos) << log.warnings()[0];
     EXPECT_FALSE(job_key()) << "it would go on without a key";

@@ -73,7 +73,7 @@ TEST(CalibrationFileTest, RefusesDamageAndNamesThePlace) {
       {"[1024,21.0]", "[1024,-21.0]", "impossible time"},
       {"[1024,21.0]", "[1024,0]", "impossible time"},
       {"[1024,21.0]", "[1024,1e300]", "impossible time"},
-      {"[1024,21.0]", "[1024]", "not [bytes, microseconds]"},
+      {"[1024,21.0]", "[1024]", "not of the form [bytes, microseconds]"},
       {"[1024,21.0]", "[1024.5,21]", "not a whole number"},
       {"[8,20.1]", "[0,20.1]", "out of range"},
       {"2.28.9\"", "2.28.9\", \"n\": 3", "notes.n is not a string"},
@@ -114,7 +114,7 @@ TEST(CalibrationFileTest, RefusesWhatIsNoDocument) {
   }
   std::string deep = "1";
   for (int i = 0; i < 50; ++i) deep = "[" + deep + "]";
-  EXPECT_EQ(parse_calibration(deep).problem, "is nested too deeply");
+  EXPECT_EQ(parse_calibration(deep).problem, "the file is nested too deeply");
 }
 
 TEST(CalibrationFileTest, ReadsAndReplacesFiles) {

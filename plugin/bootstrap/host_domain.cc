@@ -242,8 +242,8 @@ base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int desc
   }
   if (!is_of_our_user(socket.get())) {
     return base::fail(base::Status::kRemote,
-                      "bootstrap: the socket for descriptors of another rank belongs to another user; run "
-                      "all ranks as one user");
+                      "bootstrap: another rank's socket for descriptors belongs to a different user; run all "
+                      "ranks as the same user");
   }
   Packet packet;
   packet.rank = from;

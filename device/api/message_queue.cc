@@ -115,7 +115,7 @@ template <typename Call>
 verbena_result on_reader(verbena_queue* queue, const Call& call) {
   return enter(queue, [&]() -> Outcome {
     if (queue->reader == nullptr)
-      return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");
+      return base::fail(Status::kInvalidUsage, "queue: only a reader may make this call");
     return call(*queue->reader);
   });
 }
@@ -264,7 +264,7 @@ verbena_result verbena_queue_release(verbena_queue* queue, uint64_t ticket) {
   return guard(queue->process, [&]() -> Outcome {  // also after the queue was shut down
     const Call call(*queue);
     if (queue->reader == nullptr)
-      return base::fail(Status::kInvalidUsage, "queue: only a reader may do that");
+      return base::fail(Status::kInvalidUsage, "queue: only a reader may make this call");
     const std::lock_guard lock(queue->ending);
     return queue->reader->release(ticket);
   });

@@ -108,8 +108,8 @@ void* verbena_pool::allocate(size_t length_bytes, int gpu) {
   note(offset.value_or(UINT64_MAX), taken_bytes);
   if (!offset) {
     base::log_warn(
-        "pool: not enough free space for %zu bytes in a pool of %llu, of which %llu are in use; create a "
-        "larger pool",
+        "pool: not enough free space for %zu bytes in a pool of %llu bytes, of which %llu bytes are in use; "
+        "create a larger pool",
         length_bytes, static_cast<unsigned long long>(window->length_bytes),
         static_cast<unsigned long long>(used_bytes));
     return nullptr;

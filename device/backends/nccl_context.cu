@@ -41,7 +41,7 @@ struct Nccl {
     if (loaded != NCCL_VERSION_CODE) {
       throw Failure(VERBENA_INVALID_USAGE,
                     "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
-                        ", whose device code is part of the kernels, but the process has loaded " +
+                        ", whose device code is compiled into the kernels, but the process has loaded " +
                         std::to_string(loaded));
     }
   }
@@ -165,11 +165,10 @@ ncclWindow_t NcclHeap::register_window(void* begin, size_t length_bytes) {
       nccl_.ncclCommWindowRegister(communicator_, begin, length_bytes, &window, NCCL_WIN_COLL_SYMMETRIC),
       "ncclCommWindowRegister", communicator_);
   if (window == nullptr) {
-    throw Failure(
-        VERBENA_INVALID_USAGE,
-        "ncclCommWindowRegister created no symmetric window: it needs NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE, "
-        "NVLink or PCIe peer access between GPUs of a host, and a buffer of ncclMemAlloc or another "
-        "cuMemCreate");
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ncclCommWindowRegister created no symmetric window: a window needs NCCL_CUMEM_ENABLE and "
+                  "NCCL_WIN_ENABLE, NVLink or PCIe peer access between the GPUs of a host, and a buffer that "
+                  "was allocated by ncclMemAlloc or cuMemCreate");
   }
   return window;
 }
@@ -185,7 +184,7 @@ void NcclHeap::take_buffer() {
     const bool is_alike = heaps[peer] == nullptr || buffers[peer] - heaps[peer] == distance;
     if (is_alike && distance >= static_cast<ptrdiff_t>(length_bytes_)) continue;
     throw Failure(VERBENA_INVALID_USAGE,
-                  "NCCL has not mapped the buffer after the heap: create this context before the "
+                  "NCCL has not mapped the buffer directly after the heap: create this context before the "
                   "communicator has other windows, or use memory of the context's windows as the buffer");
   }
   reach_bytes_ = static_cast<size_t>(distance) + buffer_bytes_;

@@ -186,8 +186,9 @@ verbena_result verbena_nvshmem_init(verbena_all_gather all_gather, void* argumen
                                     uint32_t count_ranks) {
   return guard([&] {
     if (all_gather == nullptr || rank >= count_ranks)
-      throw verbena::Failure(VERBENA_INVALID_ARGUMENT,
-                             "the all-gather is NULL, or the rank is not below the number of ranks");
+      throw verbena::Failure(
+          VERBENA_INVALID_ARGUMENT,
+          "the all-gather function is NULL, or the rank is not less than the number of ranks");
     init(all_gather, argument, rank, count_ranks);
   });
 }

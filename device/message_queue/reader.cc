@@ -40,9 +40,10 @@ base::Error Reader::fail_end(bool is_orderly) {
     return base::fail_quietly(Status::kRemote, "queue: %s: %s has shut the queue down: no message follows",
                               own.c_str(), writer.c_str());
   }
-  return base::fail(Status::kRemote,
-                    "queue: %s: %s is dead or lost: its own log says why; restart it and make another queue",
-                    own.c_str(), writer.c_str());
+  return base::fail(
+      Status::kRemote,
+      "queue: %s: %s is dead or lost; the writer's log says why; restart the writer and create a new queue",
+      own.c_str(), writer.c_str());
 }
 
 Outcome Reader::check_cancelled() {
@@ -90,7 +91,7 @@ void Reader::cancel(bool is_for_good) {
 Outcome Reader::pin() {
   if (local_) return local_->ring.pin();
   return base::fail(Status::kInvalidUsage,
-                    "queue: %s: there is no shared memory to pin: this reader uses TCP, or "
+                    "queue: %s: there is no shared memory to pin, because this reader uses TCP, or "
                     "wait_until_ready() has not returned",
                     name_reader(number_).c_str());
 }

@@ -17,8 +17,8 @@ using bootstrap::Record;
 base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint32_t number, int64_t spin_us) {
   if (handle.magic != kHandleMagic || handle.version != kHandleVersion) {
     return base::fail(Status::kInvalidArgument,
-                      "queue: invalid handle: it is not the handle of a queue, or was made by another "
-                      "version; all processes must load the same libverbena.so");
+                      "queue: the handle is not the handle of a queue, or a different version created it; "
+                      "all processes must load the same libverbena.so");
   }
   if (number >= handle.count_readers && number != kAnyReader) {
     return base::fail(Status::kInvalidArgument,
@@ -45,8 +45,8 @@ base::Error Reader::fail_setup(const char* what) const {
                       name_writer().c_str(), link_->problem().c_str());
   }
   return base::fail(Status::kTimeout,
-                    "queue: %s: %s did not %s in time; check that its process and all %u readers have called "
-                    "wait_until_ready()",
+                    "queue: %s: %s did not %s in time; check that the writer's process and all %u readers "
+                    "have called wait_until_ready()",
                     name_reader(number_).c_str(), name_writer().c_str(), what, handle_.count_readers);
 }
 

@@ -105,7 +105,7 @@ void RemoteFeed::hear() {
     const uint64_t sent = ring_.next();
     const auto behind = static_cast<uint32_t>(sent) - bootstrap::header_of(record).sequence;
     if (behind > ring_.memory().count_slots() || sent - behind < given_back_) {
-      link_.close("it released a part that was not sent");
+      link_.close("it released data that was not sent");
       break;
     }
     given_back_ = sent - behind;

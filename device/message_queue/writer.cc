@@ -25,8 +25,8 @@ Outcome draw_secrets(Handle& handle) {
   if (!is_said.exchange(true)) {
     base::log_warn(
         "queue: connections are not authenticated, because OpenSSL's libcrypto (3 or 1.1) was not found: "
-        "anybody who reads the traffic while a reader on another host attaches can join as a reader or send "
-        "as the writer, and readers may unpickle such messages; install libcrypto");
+        "anybody who reads the traffic while a reader on another host attaches can join as a reader, or can "
+        "send messages as the writer, which readers may unpickle; install libcrypto");
   }
   return {};
 }
@@ -221,8 +221,8 @@ Outcome Writer::look_after_peers() {
   interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);
   return base::fail(
       Status::kRemote,
-      "queue: writer: %s dead or lost: its own log says why; restart it and make another queue, or go on "
-      "without it (drop_reader)",
+      "queue: writer: %s dead or lost; the log of the reader says why; restart the reader and create a new "
+      "queue, or continue without the reader (drop_reader)",
       (describe(dead.front()) +
        (dead.size() > 1 ? " and " + std::to_string(dead.size() - 1) + " more readers are" : " is"))
           .c_str());
@@ -267,13 +267,14 @@ base::Error Writer::fail_slow(int64_t waited_ns) const {
       continue;
     }
     const bool is_taken = memory.taken(reader).load(std::memory_order_relaxed) > released;
-    who = describe(reader) + (is_taken ? " has read and not released it" : " has not read it");
+    who = describe(reader) +
+          (is_taken ? " has read the chunk but has not released it" : " has not read the chunk");
   }
-  if (more != 0) who += ", nor have " + std::to_string(more) + " more released it";
+  if (more != 0) who += ", and " + std::to_string(more) + " more readers have not released the chunk";
   const uint32_t slot = writer_.slot();
   return base::fail(Status::kTimeout,
-                    "queue: writer: no chunk is free after %.3f s: slot %u was written %.3f s ago and %s; is "
-                    "that process stopped or busy? (the queue has %u chunks)",
+                    "queue: writer: no chunk became free within %.3f s; chunk %u was written %.3f s ago, and "
+                    "%s; check whether this reader is stopped or busy (the queue has %u chunks)",
                     static_cast<double>(waited_ns) * 1e-9, slot,
                     static_cast<double>(base::monotonic_ns() - published_ns_[slot]) * 1e-9, who.c_str(),
                     memory.count_slots());

@@ -80,8 +80,8 @@ base::Error Writer::fail_absent() const {
   if (count > kMaxNamed) absent += " and " + std::to_string(count - kMaxNamed) + " more";
   return base::fail(
       Status::kTimeout,
-      "queue: writer: timed out waiting for readers to attach; of %zu readers these are missing: %s; check "
-      "that their processes are running and in wait_until_ready(), and that they can reach %s",
+      "queue: writer: timed out waiting for the %zu readers to attach; missing: %s; check that the processes "
+      "of the missing readers run, have called wait_until_ready(), and can reach %s",
       peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
 }
 

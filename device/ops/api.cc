@@ -29,7 +29,7 @@ uint64_t find_element_bytes(verbena_ops_type type) {
 
 void check_reduction(verbena_ops_reduction reduction) {
   expect(reduction >= VERBENA_OPS_SUM && reduction <= VERBENA_OPS_MAX,
-         "ops: the reduction is unknown; verbena/ops.h lists them");
+         "ops: the reduction is unknown; verbena/ops.h lists the reductions");
 }
 
 Call begin_call(Kind kind, const void* input, void* output) {
@@ -79,15 +79,15 @@ void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call,
 
 void expect_codec(verbena_ops_algorithm codec) {
   expect(codec >= VERBENA_OPS_FP8 && codec <= VERBENA_OPS_INT4_INT8,
-         "ops: the codec is unknown; verbena/ops.h lists them");
+         "ops: the codec is unknown; verbena/ops.h lists the codecs");
 }
 
 uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
   expect(type == VERBENA_OPS_FLOAT16 || type == VERBENA_OPS_BFLOAT16,
-         "ops: a norm takes tensors of float16 or bfloat16 only");
+         "ops: a norm takes only tensors of float16 or bfloat16");
   expect(norm != nullptr && norm->hidden != 0, "ops: the norm is NULL, or its hidden size is 0");
   expect(norm->quantisation >= VERBENA_OPS_NOT_QUANTISED && norm->quantisation <= VERBENA_OPS_INT8_TOKEN,
-         "ops: the quantisation is unknown; verbena/ops.h lists them");
+         "ops: the quantisation is unknown; verbena/ops.h lists the quantisations");
   expect(norm->quantisation == VERBENA_OPS_NOT_QUANTISED ||
              (norm->quantised != nullptr && norm->scales != nullptr),
          "ops: a pointer of the norm is NULL: quantised rows need `quantised` and `scales`");
@@ -187,7 +187,7 @@ verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation 
                                   verbena_ops_choice* choice) {
   return guard([&] {
     expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
-           "ops: the operation is unknown; verbena/ops.h lists them");
+           "ops: the operation is unknown; verbena/ops.h lists the operations");
     write_choice(ops->communicator.chooser().choose(operation, bytes), choice);
   });
 }

@@ -93,7 +93,7 @@ uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators) {
 void refuse_hosts(const char* what) {
   throw Failure(VERBENA_INVALID_USAGE,
                 std::string("ops: ") + what +
-                    " needs the memory of all ranks mapped, and this team spans several hosts; "
+                    " needs the memory of all ranks to be mapped, but this team spans several hosts; "
                     "docs/collectives.md lists what works across hosts");
 }
 
@@ -183,7 +183,7 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (platform_.is_across_hosts && choice.algorithm != Algorithm::kBulkTwoShot && !is_lossless &&
       !is_coded(choice.algorithm))
-    refuse_hosts("an algorithm other than bulk-two-shot, lossless and the quantised ones");
+    refuse_hosts("an algorithm other than bulk-two-shot, lossless and the quantised algorithms");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: copy engines support all-gathers only; choose another algorithm");

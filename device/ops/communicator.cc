@@ -47,8 +47,8 @@ void check_team(const verbena_team* team) {
   if (context.has_remote != 0 && context.type != kSymmVerbena) {
     throw Failure(VERBENA_INVALID_USAGE,
                   "ops: the team has members whose memory is not mapped, and the context uses another "
-                  "library's network; use a team of ranks of verbena_team_lsa(), or create the context by "
-                  "verbena_context_create()");
+                  "library's network; use a team whose members all belong to verbena_team_lsa(), or create "
+                  "the context by verbena_context_create()");
   }
 }
 
@@ -501,7 +501,7 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
   expect_one_host("an all-gather by copy engines");
   if (is_grouped_)
     throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: copy engines cannot be part of a group; call them outside of it");
+                  "ops: copy engines cannot be part of a group; call the all-gather outside of the group");
   const auto place = find_place(output, size_ * length_bytes);
   if (!place) {
     throw Failure(VERBENA_INVALID_ARGUMENT,

@@ -37,15 +37,15 @@ void expect_valid(bool condition, const Parts&... parts) {
   if (!condition) refuse(VERBENA_INVALID_ARGUMENT, parts...);
 }
 void expect_range(const char* name, uint64_t value, uint64_t min, uint64_t max) {
-  expect_valid(value >= min && value <= max, name, " is ", value, "; it has to be ", min, " to ", max);
+  expect_valid(value >= min && value <= max, name, " is ", value, "; it must be from ", min, " to ", max);
 }
 void expect_multiple(const char* name, uint64_t value, uint64_t of) {
-  expect_valid(value % of == 0, name, " is ", value, "; it has to be a multiple of ", of);
+  expect_valid(value % of == 0, name, " is ", value, "; it must be a multiple of ", of);
 }
 // Addresses are checked here, because a misaligned access in a kernel would destroy the CUDA context.
 void expect_aligned(const char* name, const void* address, size_t bytes = kMoePacketBytes) {
   expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % bytes == 0, name,
-               " is NULL or not at a multiple of ", bytes, " bytes");
+               " is NULL, or its address is not a multiple of ", bytes, " bytes");
 }
 
 // Returns the number of steps in which a warp moves a row, if each lane moves one packet per step.
@@ -133,7 +133,7 @@ void check_hosts(const HostRanks& hosts, uint32_t ranks) {
     if (std::popcount(host) * hosts.size() == ranks) continue;
     refuse(VERBENA_INVALID_USAGE, "the ranks of the team are not distributed evenly over its hosts: of ",
            ranks, " ranks on ", hosts.size(), " hosts, one host has ", std::popcount(host),
-           "; make the team of the same number of ranks on each host");
+           "; create the team with the same number of ranks on each host");
   }
 }
 
@@ -161,10 +161,9 @@ MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
     team = {one.ranks, find_hosts(one, all)};
     check_hosts(team.hosts, team.ranks);
     if (team.hosts.size() > 1 && one.options.exact != 0)
-      refuse(
-          VERBENA_INVALID_USAGE,
-          "verbena_moe_options::exact needs a team on one host: between hosts one sum of each host is sent; "
-          "use VERBENA_MOE_ROWS or VERBENA_MOE_REDUCED, without `exact`");
+      refuse(VERBENA_INVALID_USAGE,
+             "verbena_moe_options::exact needs a team on one host, because each host sends only one sum to "
+             "another host; use VERBENA_MOE_ROWS or VERBENA_MOE_REDUCED, without `exact`");
   }
   return agreement;
 }
@@ -177,7 +176,7 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   expect_range("max_tokens", options.max_tokens, 1, device::kMoeMaxTokens);
   const uint32_t most = device::kMoeMaxMaskWords / ranks * device::kMoeMaskBits;
   expect_valid(options.max_tokens <= most, "max_tokens is ", options.max_tokens, "; between ", ranks,
-               " ranks it has to be at most ", most);
+               " ranks, it must be at most ", most);
   expect_range("top_k", options.top_k, 1, device::kMoeMaxTopK);
   expect_range("experts", options.experts, 1, device::kMoeMaxExperts);
   expect_multiple("experts", options.experts, ranks);
@@ -227,11 +226,10 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
       static_cast<void>(make_moe_shape(options, mine.ranks, 1));
       const auto& of_team = *static_cast<const SymmContext*>(verbena_team_host_context(team));
       if (of_team.has_remote != 0 && of_team.type != kSymmVerbena)
-        refuse(
-            VERBENA_INVALID_USAGE,
-            "the team has ranks that loads and stores do not reach, and the context uses another library's "
-            "network; make the team of ranks of verbena_team_lsa(), or the context by "
-            "verbena_context_create()");
+        refuse(VERBENA_INVALID_USAGE,
+               "the team has ranks that loads and stores do not reach, and the context uses another "
+               "library's network; create the team from ranks that belong to verbena_team_lsa(), or create "
+               "the context by verbena_context_create()");
       for (uint32_t member = 0; member < mine.ranks; ++member)
         mine.world_ranks[member] = verbena_team_world_rank(team, member);
       mine.host = mine.world_ranks[of_team.lsa_base_rank];
@@ -287,12 +285,13 @@ void MoeExchange::reset() {
 void MoeExchange::set_mask(uint64_t living) {
   expect_member();
   const uint64_t all = (uint64_t{1} << shape_.ranks) - 1;
-  expect_valid((living & ~all) == 0, "the mask ", living, " has ranks that the team does not have; it has ",
-               shape_.ranks, " ranks");
+  expect_valid((living & ~all) == 0, "the mask ", living,
+               " has ranks that the team does not have; the team has ", shape_.ranks, " ranks");
   expect_valid((living >> me_ & 1) != 0, "the mask leaves out this rank, ", me_,
                "; a rank that is left out makes no calls");
   if (sent_dispatch_ || sent_combine_)
-    refuse(VERBENA_INVALID_USAGE, "a call is in flight; VERBENA_MOE_RECEIVE has to come before another mask");
+    refuse(VERBENA_INVALID_USAGE,
+           "a call is in flight; VERBENA_MOE_RECEIVE must come before the mask changes");
   if ((living & ~uint64_t{in_all_calls_}) != 0)
     refuse(VERBENA_INVALID_USAGE,
            "the mask has ranks that were left out of calls; verbena_moe_reset() on all ranks lets them take "
@@ -311,8 +310,8 @@ void MoeExchange::expect_whole_hosts(uint32_t living) const {
     if (of_host == 0) continue;
     expect_valid(
         !indices || *indices == of_host, "the mask ", living,
-        " leaves out a rank, but not its whole host or its counterparts, which have the same place on "
-        "the other hosts and pass its rows on; leave those out too");
+        " leaves out ranks of one host, but not the ranks at the same positions on the other hosts, which "
+        "forward rows between the hosts; leave out whole hosts, or the same positions on all hosts");
     indices = of_host;
   }
 }
@@ -377,13 +376,13 @@ uint32_t MoeExchange::begin_phase(const char* name, const Arguments& arguments,
       if (list_alike(arguments) != list_alike(*sent) ||
           (!has_ids && list_output(arguments) != list_output(*sent)))
         refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE of a ", name,
-               " has other arguments than its VERBENA_MOE_SEND; only phase and blocks may differ");
+               " has different arguments from its VERBENA_MOE_SEND; only phase and blocks may differ");
       return has_ids ? device::kMoePlace : device::kMoeReceive;
     }
     case VERBENA_MOE_BOTH:
     case VERBENA_MOE_SEND:
       if (sent)
-        refuse(VERBENA_INVALID_USAGE, "a ", name, " is in flight; VERBENA_MOE_RECEIVE has to come first");
+        refuse(VERBENA_INVALID_USAGE, "a ", name, " is in flight; VERBENA_MOE_RECEIVE must come first");
       return arguments.phase == VERBENA_MOE_SEND ? device::kMoeSend : device::kMoeSend | device::kMoeReceive;
     default:
       refuse(VERBENA_INVALID_ARGUMENT, "phase ", static_cast<int>(arguments.phase),
@@ -399,19 +398,19 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
     expect_valid(arguments.quantisation >= VERBENA_OPS_FP8_BLOCK &&
                      arguments.quantisation <= VERBENA_OPS_FP8_BLOCK_EXPONENT,
                  "quantisation ", static_cast<int>(arguments.quantisation),
-                 " is none of a dispatch; VERBENA_OPS_FP8_BLOCK, VERBENA_OPS_FP8_BLOCK_POWER and "
-                 "VERBENA_OPS_FP8_BLOCK_EXPONENT are");
+                 " is not possible in a dispatch; use VERBENA_OPS_FP8_BLOCK, VERBENA_OPS_FP8_BLOCK_POWER or "
+                 "VERBENA_OPS_FP8_BLOCK_EXPONENT");
     expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                  "rows that the dispatch quantises must be float16 or bfloat16");
     expect_valid(arguments.scale_bytes == 0, "scale_bytes is ", arguments.scale_bytes,
-                 "; it has to be 0 where the dispatch casts");
+                 "; it must be 0 if the dispatch casts");
     expect_multiple("row_bytes of rows that are cast", arguments.row_bytes, 2 * kMoePacketBytes);
     call.row_bytes /= 2;
     call.scale_bytes = static_cast<uint32_t>(sizeof(float) * device::moe_divide_up(call.row_bytes, 128U));
     call.scale_format = static_cast<device::MoeScales>(arguments.quantisation - VERBENA_OPS_FP8_BLOCK);
   } else {
     expect_valid(arguments.column_scales == 0,
-                 "column_scales needs a quantisation: scales of the caller are moved unchanged");
+                 "column_scales needs a quantisation, because the caller's scales are moved unchanged");
   }
   call.output_scale_bytes = call.scale_format == device::MoeScales::kExponents
                                 ? 4 * device::moe_divide_up(call.scale_bytes, kMoePacketBytes)
@@ -426,7 +425,8 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
 void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
                              device::MoeDispatch& call) const {
   expect_valid(arguments.grouping >= VERBENA_MOE_BY_RANK && arguments.grouping <= VERBENA_MOE_RAGGED,
-               "grouping ", static_cast<int>(arguments.grouping), " is unknown; verbena/moe.h lists them");
+               "grouping ", static_cast<int>(arguments.grouping),
+               " is unknown; verbena/moe.h lists the groupings");
   call.grouping = static_cast<device::MoeGrouping>(arguments.grouping);
   expect_range("alignment", arguments.alignment, 0, device::kMoeMaxAlignment);
   call.alignment = std::max(1U, arguments.alignment);
@@ -441,7 +441,7 @@ void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
                  "VERBENA_MOE_RECEIVE_IDS is a phase of a dispatch that groups rows by expert");
     return;
   }
-  expect_range("the number of a rank's experts, where rows are grouped by expert,", shape_.local_experts, 1,
+  expect_range("the number of a rank's experts, if rows are grouped by expert,", shape_.local_experts, 1,
                device::kMoeMaxGroups);
   call.row_sources = arguments.row_sources;
   call.row_experts = arguments.row_experts;
@@ -453,7 +453,7 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   expect_in_step();
   expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
   expect_valid(arguments.id_bits == 32 || arguments.id_bits == 64, "id_bits is ", arguments.id_bits,
-               "; it has to be 32 or 64");
+               "; it must be 32 or 64");
   expect_aligned("handle", arguments.handle);
   MoeFarDispatchLaunch launch{};
   begin_launch(launch);
@@ -502,12 +502,11 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
   expect_valid(arguments.order >= VERBENA_MOE_ROWS && arguments.order <= VERBENA_MOE_EXACT,
                "order is unknown; verbena/moe.h lists the orders");
-  expect_valid(
-      arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
-      "VERBENA_MOE_EXACT needs an exchange that was made with verbena_moe_options::exact, of ranks on "
-      "one host");
+  expect_valid(arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
+               "VERBENA_MOE_EXACT needs an exchange that was created with verbena_moe_options::exact, "
+               "between ranks of one host");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
-               "a combine takes rows of float16 or bfloat16 only");
+               "a combine takes only rows of float16 or bfloat16");
   if (arguments.weights != nullptr) {
     expect_valid(arguments.order == VERBENA_MOE_EXACT, "weights of a combine need VERBENA_MOE_EXACT");
     expect_aligned("weights", arguments.weights, sizeof(float));

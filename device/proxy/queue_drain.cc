@@ -326,8 +326,8 @@ Posting QueueDrain::refuse(uint64_t position, const std::string& cause) {
   const Request& request = at(position).request;
   failure_.reason = SymmAbort::kRefused;
   base::append(failure_.text,
-               "put queue %u, descriptor %llu (operation %u, rank %u, operand 0x%llx, extent 0x%llx, "
-               "place 0x%llx): %s",
+               "put queue %u, descriptor %llu (operation %u, rank %u, operand 0x%llx, extent 0x%llx, place "
+               "0x%llx): %s",
                index_, wide(position), static_cast<unsigned>(request.operation), request.peer,
                wide(request.operand), wide(request.extent), wide(request.place), cause.c_str());
   return Posting::kRefused;

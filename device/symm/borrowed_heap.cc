@@ -23,15 +23,15 @@ base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_
   }
   const int owning_gpu = base::find_owning_gpu(begin);
   if (owning_gpu != base::kNoGpu && owning_gpu != user.gpu) {
-    return fail(
-        Status::kInvalidArgument,
-        "symm: rank %u: the heap is on GPU %d, but GPU %d is current (-1: none); call cudaSetDevice() first",
-        rank, owning_gpu, user.gpu);
+    return fail(Status::kInvalidArgument,
+                "symm: rank %u: the heap is on GPU %d, but GPU %d is current (-1 means none); call "
+                "cudaSetDevice() first",
+                rank, owning_gpu, user.gpu);
   }
   if (length_bytes < words_bytes) {
     return fail(Status::kInvalidArgument,
-                "symm: rank %u: the heap of %llu bytes is too small for the words of VERBENA_SYMM_TEAMS "
-                "teams: verbena_heap_words() is %llu",
+                "symm: rank %u: the heap of %llu bytes is too small for the words that VERBENA_SYMM_TEAMS "
+                "teams need: verbena_heap_words() is %llu",
                 rank, static_cast<unsigned long long>(length_bytes),
                 static_cast<unsigned long long>(words_bytes));
   }

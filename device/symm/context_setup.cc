@@ -122,8 +122,8 @@ Outcome Context::compare_history(const char* what, uint64_t count, uint64_t hist
     const History &one = (*all)[other], &first = all->front();
     if (one.count == first.count && one.history == first.history) continue;
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: ranks 0 and %zu have used %s differently (%llu and %llu calls): "
-                      "allocate and free the same lengths in the same order on all ranks",
+                      "symm: rank %u: ranks 0 and %zu have used %s differently (%llu and %llu calls): all "
+                      "ranks must allocate and free the same lengths in the same order",
                       rank(), other, what, static_cast<unsigned long long>(first.count),
                       static_cast<unsigned long long>(one.count));
   }
@@ -134,8 +134,9 @@ Outcome Context::quiet() {
   if (remote_) return remote_->quiet();
   if (!heap_->is_borrowed() || reach_->is_whole_world()) return {};
   return base::fail(Status::kInvalidUsage,
-                    "symm: rank %u: cannot wait for operations to ranks whose memory is not mapped: they "
-                    "use the network of the heap's library (type %d); call that library's quiet function",
+                    "symm: rank %u: cannot wait for operations to ranks whose memory is not mapped, because "
+                    "these operations use the network of the heap's library (type %d); call the quiet "
+                    "function of the heap's library",
                     rank(), heap_->backend().type);
 }
 
@@ -178,7 +179,7 @@ Outcome Context::compare_settings(base::MemoryOwner owner, const HeapBackend& ba
   if (other == all->end()) return {};
   return base::fail(Status::kInvalidUsage,
                     "symm: ranks 0 and %zu have different settings or heaps (heap types %d and %d, lengths "
-                    "%llu and %llu bytes, extensions of %llu and %llu bytes): make these the same on all "
+                    "%llu and %llu bytes, extensions of %llu and %llu bytes); these must be the same on all "
                     "ranks: VERBENA_SYMM_PATH, VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS, "
                     "VERBENA_SYMM_MULTICAST, VERBENA_PUT_QUEUES, and whether a GPU is current",
                     static_cast<size_t>(other - all->begin()), all->front().type, other->type,
@@ -320,10 +321,11 @@ base::Result<std::unique_ptr<Team>> Context::build_team(TeamPlace place) {
   const bool is_world = find_taken_words() == 0;
   if (heap_->backend().is_world_only && !is_world &&
       !std::all_of(ranks.begin(), ranks.end(), [&](uint32_t member) { return reach_->reaches(member); })) {
-    return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: cannot create a team of %zu ranks with members whose memory is not "
-                      "mapped: the network of the heap's library (type %d) serves the world team only",
-                      rank(), ranks.size(), heap_->backend().type);
+    return base::fail(
+        Status::kInvalidUsage,
+        "symm: rank %u: cannot create a team of %zu ranks, because the memory of some members is not mapped, "
+        "and the network of the heap's library (type %d) supports only the world team",
+        rank(), ranks.size(), heap_->backend().type);
   }
   const uint64_t words_bytes = measure_team_words(count_ranks());
   const uint64_t words = windows_.front()->place.heap_offset + words_bytes * place.index;
@@ -362,8 +364,8 @@ Outcome Context::check_reset(const Team* team) const {
   if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
     return base::fail(
         Status::kInvalidUsage,
-        "symm: rank %u: cannot reset a team with members whose memory is not mapped: the network of the "
-        "heap's library (type %d) keeps its own barrier counts; create a new context",
+        "symm: rank %u: cannot reset the team, because the memory of some members is not mapped, and the "
+        "network of the heap's library (type %d) keeps its own barrier counts; create a new context",
         rank(), heap_->backend().type);
   }
   return {};
@@ -381,9 +383,9 @@ Outcome Context::compare_team(const Team* team) {
     const bool is_member = std::find(ranks.begin(), ranks.end(), member) != ranks.end();
     if (is_member == ((*all)[member] == (*all)[rank()])) continue;
     state = base::fail(Status::kInvalidUsage,
-                       "symm: rank %u: rank %u %s of the team that this rank passed, but that rank passed "
-                       "another list of ranks",
-                       rank(), member, is_member ? "is a member" : "is no member");
+                       "symm: rank %u: rank %u %s of the team that this rank passed, but rank %u passed a "
+                       "different list of ranks",
+                       rank(), member, is_member ? "is a member" : "is not a member", member);
   }
   return bootstrap_.all_agree(state, base::last_failure());
 }

@@ -37,13 +37,14 @@ Outcome Context::compare(const WindowProposal& mine) {
   const auto other =
       std::find_if(all->begin(), all->end(), [&](const WindowProposal& one) { return one != all->front(); });
   if (other == all->end()) return {};
-  return base::fail(Status::kInvalidUsage,
-                    "symm: rank %u: ranks 0 and %zu make different window calls (lengths %llu and %llu "
-                    "bytes): all ranks must make the same call with the same length, for memory at the same "
-                    "offset in its allocation that is registered on all ranks or on none",
-                    rank(), static_cast<size_t>(other - all->begin()),
-                    static_cast<unsigned long long>(all->front().length_bytes),
-                    static_cast<unsigned long long>(other->length_bytes));
+  return base::fail(
+      Status::kInvalidUsage,
+      "symm: rank %u: ranks 0 and %zu make different window calls (lengths %llu and %llu bytes): all ranks "
+      "must make the same call with the same length; the memory must have the same offset in its allocation "
+      "on all ranks, and must be registered on all ranks or on none",
+      rank(), static_cast<size_t>(other - all->begin()),
+      static_cast<unsigned long long>(all->front().length_bytes),
+      static_cast<unsigned long long>(other->length_bytes));
 }
 
 base::Result<ContextWindow*> Context::allocate_window(uint64_t length_bytes) {
@@ -86,8 +87,8 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
     proposal.begin_bytes = static_cast<uint64_t>(static_cast<std::byte*>(address) - found->begin);
     if (length_bytes > proposal.piece_bytes - proposal.begin_bytes) {
       state = base::fail(Status::kInvalidArgument,
-                         "symm: the range at %p, %llu bytes, is not within one allocation", address,
-                         static_cast<unsigned long long>(length_bytes));
+                         "symm: the range of %llu bytes at %p is not within one allocation",
+                         static_cast<unsigned long long>(length_bytes), address);
     }
     known = find_registered(address, length_bytes, found->piece);
     window->piece = std::move(found->piece);
@@ -264,7 +265,7 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
   if (shape.slots_bytes > heap_->slot_bytes() || (shape.slots_bytes != 0 && shape.slot_bytes(most) == 0)) {
     return base::fail(Status::kInvalidArgument,
                       "symm: a workspace with %llu bytes of slots is too large: %u blocks of a team of %llu "
-                      "need at least %llu bytes, and the heap has %llu",
+                      "ranks need at least %llu bytes, but the heap has %llu bytes",
                       static_cast<unsigned long long>(shape.slots_bytes), shape.blocks,
                       static_cast<unsigned long long>(most), static_cast<unsigned long long>(least),
                       static_cast<unsigned long long>(heap_->slot_bytes()));
@@ -277,8 +278,8 @@ base::Result<std::unique_ptr<Team>> Context::build_workspace(const Team& team, c
   if (heap_->backend().is_world_only && team.context().has_remote != 0) {
     return base::fail(
         Status::kInvalidUsage,
-        "symm: rank %u: cannot create a workspace for a team with members whose memory is not mapped: the "
-        "network of the heap's library (type %d) supports the world team only",
+        "symm: rank %u: cannot create a workspace for this team, because the memory of some members is not "
+        "mapped, and the network of the heap's library (type %d) supports only the world team",
         rank(), heap_->backend().type);
   }
   const std::string name = "workspace " + std::to_string(window.place.region) + " for " + team.name();

@@ -35,7 +35,7 @@ base::Outcome check_place(const TeamPlace& place, uint32_t count_words, std::spa
   if (!expected.empty() &&
       !std::equal(expected.begin(), expected.end(), place.ranks.begin(), place.ranks.end())) {
     return base::fail(base::Status::kInvalidArgument,
-                      "symm: the members of a team of %zu ranks passed different lists of ranks",
+                      "symm: the members of a new team of %zu ranks passed different lists of ranks",
                       expected.size());
   }
   return {};

@@ -56,7 +56,8 @@ base::Result<Reach> Reach::find(bootstrap::Bootstrap& bootstrap, base::MemoryOwn
     if (!works) return works.error();
     if (!*works) {
       base::log_info(
-          "symm: rank %u: not all ranks of this host can map each other's memory: using RDMA between them",
+          "symm: rank %u: not all ranks of this host can map each other's memory, so the ranks use RDMA "
+          "between each other",
           bootstrap.rank());
       take_alone(reach, bootstrap.rank());
     }
@@ -83,8 +84,8 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;
     state = base::fail(base::Status::kInvalidArgument,
-                       "symm: rank %u %s rank %u by loads and stores, but ranks that reach each other do not "
-                       "all reach the same ranks",
+                       "symm: rank %u %s rank %u by loads and stores, but all ranks that reach each other "
+                       "must reach the same ranks",
                        bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
   }
   if (auto agreed = bootstrap.all_agree(state, base::last_failure()); !agreed) return agreed.error();

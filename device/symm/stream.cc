@@ -110,7 +110,7 @@ Outcome check_call(const Team& team, const StreamCall& call) {
   if (context.has_remote != 0 && context.type != kSymmVerbena && (needs_network || call.kind == kWait)) {
     return fail(Status::kInvalidUsage,
                 "symm: a call on a stream of %s: some members are only reachable over the network of the "
-                "heap's library (type %d); launch your own kernel with a context of that type",
+                "heap's library (type %d); launch your own kernel with a context of this type instead",
                 team.name().c_str(), context.type);
   }
   if (!is_copy) return {};

@@ -97,7 +97,7 @@ std::string Team::describe_failure(uint64_t failure) const {
     case SymmWait::kBarrier:
       return text + "for " + peer + " in barrier " + std::to_string(number);
     case SymmWait::kLsaBarrier:
-      return text + "for " + peer + " in barrier " + std::to_string(number) + " of the ranks in reach";
+      return text + "for " + peer + " in barrier " + std::to_string(number) + " of the reachable ranks";
     case SymmWait::kSignal:
       return text + "for signal " + std::to_string(number);
     case SymmWait::kRequest:

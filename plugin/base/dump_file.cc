@@ -63,8 +63,8 @@ Outcome append_to_file(const std::string& path, const std::string& text) {
   struct stat entry {};
   if (::fstat(file.get(), &entry) != 0 || !is_ours_alone(entry)) {
     return fail(Status::kSystem,
-                "dump: cannot write to %s (VERBENA_DUMP): it must be a regular file of this user that other "
-                "users may not write and that has no other hard links",
+                "dump: cannot write to %s (VERBENA_DUMP): the file must be a regular file that belongs to "
+                "this user, that other users may not write, and that has no other hard links",
                 path.c_str());
   }
   if (const int error = write_all(file.get(), text); error != 0)

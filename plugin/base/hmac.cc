@@ -57,7 +57,7 @@ Result<Mac> HmacKey::compute(std::initializer_list<Bytes> parts) const {
   const unsigned char* done = api.hmac(api.sha256(), secret_.data(), static_cast<int>(secret_.size()),
                                        text.data(), text.size(), mac.data(), &length_bytes);
   if (done != nullptr && length_bytes == kMacBytes) return mac;
-  return fail(Status::kSystem, "job key: OpenSSL computes no HMAC-SHA-256 (VERBENA_JOB_KEY_FILE)");
+  return fail(Status::kSystem, "job key: OpenSSL cannot compute HMAC-SHA-256 (VERBENA_JOB_KEY_FILE)");
 }
 
 Result<HmacKey> HmacKey::derive(std::initializer_list<Bytes> parts) const {

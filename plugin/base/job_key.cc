@@ -26,21 +26,22 @@ std::shared_ptr<const HmacKey>& current_key() {
 Outcome check_file(int fd, const char* path) {
   struct stat status {};
   if (fstat(fd, &status) != 0) {
-    return fail_errno(Status::kSystem, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be read", path);
+    return fail_errno(Status::kSystem, errno, "job key: the file %s (VERBENA_JOB_KEY_FILE) cannot be read",
+                      path);
   }
   if (!S_ISREG(status.st_mode)) {
-    return fail(Status::kInvalidUsage, "job key: VERBENA_JOB_KEY_FILE %s: is not a regular file", path);
+    return fail(Status::kInvalidUsage, "job key: %s (VERBENA_JOB_KEY_FILE) is not a regular file", path);
   }
   if (status.st_uid != geteuid() && status.st_uid != 0) {
     return fail(Status::kInvalidUsage,
-                "job key: VERBENA_JOB_KEY_FILE %s: belongs to user %u, who may read and change it; it must "
-                "belong to this user (%u) or to root",
+                "job key: the file %s (VERBENA_JOB_KEY_FILE) belongs to user %u, who may read and change it; "
+                "the file must belong to this user (%u) or to root",
                 path, static_cast<unsigned>(status.st_uid), static_cast<unsigned>(geteuid()));
   }
   if ((status.st_mode & kNotTheOwner) == 0) return {};
   return fail(Status::kInvalidUsage,
-              "job key: VERBENA_JOB_KEY_FILE %s: users other than its owner may use it (mode %04o); set its "
-              "mode to 0600 or 0400",
+              "job key: users other than the owner may use the file %s (VERBENA_JOB_KEY_FILE, mode %04o); "
+              "set its mode to 0600 or 0400",
               path, static_cast<unsigned>(status.st_mode & 07777));
 }
 
@@ -52,7 +53,8 @@ Result<size_t> read_file(int fd, std::span<uint8_t> into, const char* path) {
     const ssize_t count = read(fd, into.data() + length_bytes, into.size() - length_bytes);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      return fail_errno(Status::kSystem, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be read", path);
+      return fail_errno(Status::kSystem, errno, "job key: the file %s (VERBENA_JOB_KEY_FILE) cannot be read",
+                        path);
     }
     if (count == 0) break;
     length_bytes += static_cast<size_t>(count);
@@ -64,8 +66,8 @@ Result<HmacKey> make_key(std::span<const uint8_t> content, const char* path) {
   if (!content.empty() && content.back() == '\n') content = content.first(content.size() - 1);
   if (content.size() >= kMinBytes && content.size() <= kMaxBytes) return HmacKey::create(content);
   return fail(Status::kInvalidUsage,
-              "job key: VERBENA_JOB_KEY_FILE %s: the key has too %s bytes; it must have %zu to %zu bytes, "
-              "not counting a final newline",
+              "job key: the key in the file %s (VERBENA_JOB_KEY_FILE) has too %s bytes; a key must have %zu "
+              "to %zu bytes, not counting a final newline",
               path, content.size() < kMinBytes ? "few" : "many", kMinBytes, kMaxBytes);
 }
 
@@ -73,8 +75,8 @@ Result<HmacKey> read_key(const char* path) {
   // Non-blocking, because the file may be a pipe.
   const FileDescriptor fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) {
-    return fail_errno(Status::kInvalidUsage, errno, "job key: VERBENA_JOB_KEY_FILE %s: cannot be opened",
-                      path);
+    return fail_errno(Status::kInvalidUsage, errno,
+                      "job key: the file %s (VERBENA_JOB_KEY_FILE) cannot be opened", path);
   }
   if (auto outcome = check_file(fd.get(), path); !outcome) return outcome.error();
   std::vector<uint8_t> buffer(kMaxBytes + 2);
@@ -87,7 +89,8 @@ Result<HmacKey> read_key(const char* path) {
 
 Error fail_without_key() {
   return fail(Status::kInvalidUsage,
-              "encryption: VERBENA_ENCRYPTION=1 needs a job key: name its file with VERBENA_JOB_KEY_FILE");
+              "encryption: VERBENA_ENCRYPTION=1 needs a job key: set VERBENA_JOB_KEY_FILE to the path of the "
+              "key file");
 }
 
 }  // namespace
@@ -108,7 +111,7 @@ Result<std::shared_ptr<const HmacKey>> job_key() {
     return fail_without_key();
   if (current_key() != nullptr || parameters().job_key_file.empty()) return current_key();
   return fail(Status::kInvalidUsage,
-              "job key: VERBENA_JOB_KEY_FILE %s: was not loaded; an earlier line says why",
+              "job key: the file %s (VERBENA_JOB_KEY_FILE) was not loaded; an earlier line says why",
               parameters().job_key_file.c_str());
 }
 

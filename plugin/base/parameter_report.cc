@@ -42,16 +42,17 @@ constexpr char kMarkdownHead[] =
     "name takes precedence over the aliases; an empty value counts as not set. Numbers may be hexadecimal\n"
     "(0x...). Sizes may have the suffixes k, m and g (powers of 1024). If a variable begins with\n"
     "`VERBENA_`, `SOFTVERBS_`, `LIBVERBENA_` or `USE_VERBENA_` but is not a setting, a warning names the\n"
-    "setting with the most similar name. `verbena-info --parameters` shows the current values. It shows\n"
-    "the settings marked *advanced*, which are rarely needed, only with `--all`. This page is generated\n"
+    "setting with the most similar name. `verbena-info --parameters` shows the current values. Settings\n"
+    "marked *advanced* are rarely needed; the command shows them only with `--all`. This page is generated\n"
     "from plugin/settings.\n"
     "\n"
     "## The plugin and libverbena.so\n"
     "\n"
     "If a value is malformed or out of range, init fails with an error that names the parameter, the\n"
     "value and the range. Variables that begin with `NCCL_` follow NCCL's rules, and their values never\n"
-    "cause an error. A negative number means the default. A number above the range is replaced by the\n"
-    "maximum, and any other invalid value is replaced by the default; in both cases a warning is logged.\n"
+    "cause an error. A negative number means the default. If a number is above the range, the plugin uses\n"
+    "the maximum. If a value is invalid in another way, the plugin uses the default. In both cases the\n"
+    "plugin logs a warning.\n"
     "\n";
 
 constexpr char kRowsHead[] =
@@ -60,7 +61,8 @@ constexpr char kRowsHead[] =
 
 constexpr char kIgnoredHead[] =
     "\n"
-    "The following settings of NCCL's own IB transport have no effect on the plugin, which warns if one of "
+    "The following settings of NCCL's IB transport have no effect on the plugin. The plugin logs a warning "
+    "if one of "
     "them is set:\n"
     "\n"
     "| setting of NCCL | what Verbena does instead, or what to set instead |\n"

@@ -58,7 +58,7 @@ void load_foreign(const SettingOf<Parameters>& spec, const SettingOrigin& origin
     target.origins[spec.name] = origin.name;
   }
   if (change.empty()) return;
-  log_warn("parameters: %s from %s: %s (%s; value %s, range %s)", spec.name, origin.name.c_str(),
+  log_warn("parameters: %s from %s: %s, %s (value %s, range %s)", spec.name, origin.name.c_str(),
            change.c_str(), show_value(spec, target.values).c_str(), origin.value,
            describe_range(spec).c_str());
 }
@@ -117,14 +117,14 @@ void warn_about_names_without_effect() {
     const std::string name(assignment.substr(0, end));
     if (const NamedSetting* ignored = find_ignored(name)) {
       if (end + 1 < assignment.size())
-        log_warn("parameters: %s is set and has no effect here: %s", name.c_str(), ignored->doc);
+        log_warn("parameters: %s is set but has no effect on Verbena: %s", name.c_str(), ignored->doc);
       continue;
     }
     if (name.starts_with(kIbPrefix) && !is_known(name))
-      log_warn("parameters: %s is unknown and has no effect here", name.c_str());
+      log_warn("parameters: %s is unknown and has no effect on Verbena", name.c_str());
   }
   find_unknown_names(environ, [](std::string_view name, const char* nearest) {
-    log_warn("parameters: %.*s: unknown and ignored: did you mean %s?", static_cast<int>(name.size()),
+    log_warn("parameters: %.*s is unknown and is ignored; did you mean %s?", static_cast<int>(name.size()),
              name.data(), nearest);
   });
 }

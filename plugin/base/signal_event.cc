@@ -97,7 +97,7 @@ void release_signal() {
     now.sa_handler = SIG_DFL;
     sigaction(g_taken.signal, &now, nullptr);
   } else {
-    log_info("signal SIG%s: the application has since installed another handler, which is kept",
+    log_info("signal SIG%s: the application has replaced the plugin's handler, and its new handler is kept",
              sigabbrev_np(g_taken.signal));
   }
   EventLoop::instance().unwatch(g_event.load(std::memory_order_relaxed));

@@ -156,7 +156,7 @@ Result<Socket> Socket::start_connect(const SocketAddress& peer) {
   const Error error = result.error();
   if (error.status == Status::kRemote) return fail_peer(peer, error.errno_value, kCannotConnect);
   if (error.status == Status::kSystem)
-    return fail_errno(error.status, error.errno_value, "socket: cannot create");
+    return fail_errno(error.status, error.errno_value, "socket: cannot create a socket");
   return fail(Status::kInvalidArgument,
               "socket: cannot connect: the peer's handle contains no address; check that the handle arrived "
               "completely, and that both hosts run the same build");
@@ -177,7 +177,8 @@ Result<Socket> Socket::try_connect(const SocketAddress& peer) {
 Result<bool> Socket::finish_connect() {
   pollfd request{fd_.get(), POLLOUT, 0};
   const int ready = ::poll(&request, 1, 0);
-  if (ready < 0 && errno != EINTR) return fail_errno(Status::kSystem, errno, "socket: cannot poll");
+  if (ready < 0 && errno != EINTR)
+    return fail_errno(Status::kSystem, errno, "socket: cannot poll the socket");
   if (ready <= 0) return false;
   int error = 0;
   socklen_t length = sizeof error;

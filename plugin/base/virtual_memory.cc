@@ -205,7 +205,7 @@ Result<FoundPiece> find_piece(const void* address) {
   const CudaApi* cuda = find_cuda();
   if (gpu == kNoGpu || !cuda->can_map()) {
     return fail(Status::kInvalidUsage,
-                "memory: %p: cannot be shared with other processes: it is not GPU memory", address);
+                "memory: %p cannot be shared with other processes, because it is not GPU memory", address);
   }
   FoundPiece found;
   CUdeviceptr begin = 0;
@@ -215,11 +215,11 @@ Result<FoundPiece> find_piece(const void* address) {
   if (cuda->cuMemRetainAllocationHandle(&found.piece.handle_, const_cast<void*>(address)) != CUDA_SUCCESS ||
       cuda->cuMemGetAllocationPropertiesFromHandle(&properties, found.piece.handle_) != CUDA_SUCCESS ||
       (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
-    return fail(
-        Status::kInvalidUsage,
-        "memory: %p: cannot be shared with other processes: it was not allocated by cuMemCreate with a POSIX "
-        "file descriptor; ncclMemAlloc and expandable segments allocate in this way, cudaMalloc does not",
-        address);
+    return fail(Status::kInvalidUsage,
+                "memory: %p cannot be shared with other processes, because it was not allocated by "
+                "cuMemCreate with a POSIX file descriptor; ncclMemAlloc and expandable segments allocate "
+                "memory in this way, but cudaMalloc does not",
+                address);
   }
   const CUresult result = cuda->cuMemGetAddressRange_v2(&begin, &length_bytes, to_cuda(at));
   if (result != CUDA_SUCCESS) return fail_cuda("no address range", result, 0);

@@ -29,7 +29,7 @@ size_t Callers::find_limit() {
 
 void Callers::close() {
   if (refused_.value > 1) {
-    base::log_info("%s: %llu connections in all were refused at %s", owner_.c_str(),
+    base::log_info("%s: in total, %llu connections were refused at %s", owner_.c_str(),
                    static_cast<unsigned long long>(refused_.value), base::describe(address()).c_str());
   }
   refused_.value = 0;

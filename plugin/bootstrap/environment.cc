@@ -99,7 +99,7 @@ base::Outcome check_others(const VariableReader& read, const VariableSet& used, 
     if (parse_number(read(set.count), kMaxRanks) != place.count_ranks) continue;
     const auto rank = parse_number(read(set.rank), kMaxRanks);
     if (!rank || rank == place.rank) continue;
-    return base::fail(kUsage, "bootstrap: environment: %s=%u and %s=%u do not fit a job of %u ranks",
+    return base::fail(kUsage, "bootstrap: environment: %s=%u and %s=%u do not match a job of %u ranks",
                       used.rank, place.rank, set.rank, *rank, place.count_ranks);
   }
   return {};
@@ -204,8 +204,9 @@ base::Result<std::vector<base::SocketAddress>> resolve(const LaunchPlace& place)
     addresses.push_back(*address);
   }
   if (!addresses.empty()) return addresses;
-  return base::fail(base::Status::kInvalidUsage, "bootstrap: environment: host %s of rank 0: %s",
-                    place.host.c_str(), rc == 0 ? "has no address" : gai_strerror(rc));
+  return base::fail(base::Status::kInvalidUsage,
+                    "bootstrap: environment: cannot resolve the host of rank 0, %s: %s", place.host.c_str(),
+                    rc == 0 ? "no address found" : gai_strerror(rc));
 }
 
 // The wildcard address of the same family.
@@ -257,11 +258,10 @@ base::Result<Meetings> choose_meetings(const LaunchPlace& place,
     return base::fail(
         base::Status::kInvalidUsage,
         "bootstrap: environment: rank %u of %u: refusing to rendezvous at %s without a job key: any process "
-        "that reaches that port could join as a rank, access the ranks' memory, and run code in Python's "
-        "ranks; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every rank; or, if all "
-        "ranks "
-        "are on this host, set MASTER_ADDR=127.0.0.1; or set VERBENA_INSECURE=1 on a network that nobody "
-        "else reaches",
+        "that can reach this port could join as a rank, access the ranks' memory, and run code in ranks that "
+        "use Python; set VERBENA_JOB_KEY_FILE to the path of a file with a secret, the same for every rank; "
+        "or, if all ranks are on this host, set MASTER_ADDR=127.0.0.1; or set VERBENA_INSECURE=1 on a "
+        "network that nobody else can reach",
         place.rank, place.count_ranks, base::describe(first).c_str());
   }
   const base::SocketAddress at = choose_listening(place, addresses);
@@ -275,9 +275,10 @@ void warn_without_key(const base::SocketAddress& at) {
   const auto key = base::job_key();
   if (!key || *key != nullptr || is_said.exchange(true)) return;
   base::log_warn(
-      "bootstrap: environment: rank 0 listens at %s without a job key: every process that reaches this port "
+      "bootstrap: environment: rank 0 listens at %s without a job key: any process that can reach this port "
       "can join as a rank, read and change what the ranks send to each other, and run code in ranks that "
-      "exchange Python objects; let VERBENA_JOB_KEY_FILE name a file with a secret, the same for every rank",
+      "exchange Python objects; set VERBENA_JOB_KEY_FILE to the path of a file with a secret, the same for "
+      "every rank",
       base::describe(at).c_str());
 }
 
@@ -306,8 +307,8 @@ base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions
     auto opened = Rendezvous::open({meetings->listens, meeting.nonce, {}}, patient.timeout_ms);
     if (!opened) {
       return base::fail(opened.error().status,
-                        "bootstrap: environment: rank 0 cannot listen at port %u: choose another one with "
-                        "VERBENA_BOOTSTRAP_PORT, the same for every rank",
+                        "bootstrap: environment: rank 0 cannot listen at port %u: set VERBENA_BOOTSTRAP_PORT "
+                        "to another port, the same for every rank",
                         unsigned{place.port});
     }
     rendezvous = std::move(*opened);

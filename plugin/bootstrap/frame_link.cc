@@ -47,10 +47,10 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
     proof.encrypts_ = base::parameters().encryption;
   } else if (id_secret != Nonce{}) {
     if (!base::has_crypto()) {
-      return base::fail(
-          base::Status::kSystem,
-          "bootstrap: cannot prove the secret of the unique id or queue handle: the process that created it "
-          "has OpenSSL's libcrypto (3 or 1.1), but this process does not; install it");
+      return base::fail(base::Status::kSystem,
+                        "bootstrap: cannot prove knowledge of the secret in the unique id or queue handle: "
+                        "the process that created the id or handle has OpenSSL's libcrypto (3 or 1.1), but "
+                        "this process does not; install libcrypto");
     }
     auto key = base::HmacKey::create(id_secret);
     if (!key) return key.error();
@@ -117,7 +117,7 @@ const char* describe(Refusal refusal) {
     case Refusal::kNone:
       return "not refused";
     case Refusal::kOtherVersion:
-      return "it uses another version: every rank needs the same release of this library";
+      return "it uses a different version: every rank needs the same release of this library";
     case Refusal::kOtherJob:
       return "it belongs to another job";
     case Refusal::kKeyMissing:
@@ -127,9 +127,9 @@ const char* describe(Refusal refusal) {
       return "it has no job key but this rank has one: VERBENA_JOB_KEY_FILE must name the same key for every "
              "rank";
     case Refusal::kKeyWrong:
-      return "it has another job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "it has a different job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
     case Refusal::kOtherCount:
-      return "it expects another number of ranks";
+      return "it expects a different number of ranks";
     case Refusal::kRankTaken:
       return "another process has already joined as this rank";
     case Refusal::kUnexpected:
@@ -145,7 +145,7 @@ const char* describe_caller(Refusal refusal) {
     case Refusal::kKeyUnknown:
       return describe(Refusal::kKeyMissing);
     case Refusal::kRankTaken:
-      return "another process has already joined as that rank";
+      return "another process has already joined as the same rank";
     case Refusal::kNone:
     case Refusal::kUnexpected:
       return "it is not part of this job";

@@ -167,8 +167,8 @@ base::Result<UnixPost> UnixPost::open() {
 UnixPost::Verdict UnixPost::drop_stranger() {
   if (!has_warned_) {
     base::log_warn(
-        "bootstrap: a process that is not a rank of this job connected to the socket for descriptors; its "
-        "connection is ignored, as are further ones, which are not logged");
+        "bootstrap: ignored a connection to the socket for descriptors, because it came from a process that "
+        "is not a rank of this job; further such connections are ignored without a log line");
   }
   has_warned_ = true;
   return Verdict::kStranger;
@@ -242,8 +242,8 @@ base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int desc
   }
   if (!is_of_our_user(socket.get())) {
     return base::fail(base::Status::kRemote,
-                      "bootstrap: the socket for descriptors of another rank belongs to another user; run "
-                      "all ranks as one user");
+                      "bootstrap: another rank's socket for descriptors belongs to a different user; run all "
+                      "ranks as the same user");
   }
   Packet packet;
   packet.rank = from;

@@ -29,9 +29,9 @@ void guard_against_pat(int abi_version) {
   if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
-        "init: the plugin set NCCL_PAT_ENABLE=0, because this version of NCCL does not mark the receives of "
-        "its "
-        "PAT algorithm, which no kernel unpacks (unset VERBENA_UNPACK=1 to use PAT)");
+        "init: the plugin set NCCL_PAT_ENABLE=0, because kernels do not unpack receives of the PAT "
+        "algorithm, and this version of NCCL does not mark such receives (to use PAT, unset "
+        "VERBENA_UNPACK=1)");
   }
 }
 

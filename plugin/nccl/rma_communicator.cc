@@ -448,8 +448,8 @@ Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer,
   if (bytes.bytes != 0) {
     if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
       give_back(request);
-      return base::fail(base::Status::kInvalidArgument, "rma: a memory handle of a put of %llu bytes is NULL",
-                        wide(bytes.bytes));
+      return base::fail(base::Status::kInvalidArgument,
+                        "rma: a put of %llu bytes has a memory handle that is NULL", wide(bytes.bytes));
     }
     request->has_transfer = true;
     request->transfer.local_region = bytes.local->id;
@@ -486,8 +486,8 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
   }
   if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument, "rma: a memory handle of a get of %llu bytes is NULL",
-                      wide(bytes.bytes));
+    return base::fail(base::Status::kInvalidArgument,
+                      "rma: a get of %llu bytes has a memory handle that is NULL", wide(bytes.bytes));
   }
   request->is_get = request->has_transfer = true;
   request->transfer = {
@@ -519,8 +519,9 @@ void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
         "and streams that wait for these operations will not continue",
         rank_, count_ranks_, device_.c_str(), peer, wide(lost), endpoint_->error(peer).c_str());
   } else if (lost != 0) {
-    base::log_warn("rma: rank %u of %u on %s: rank %u failed: %llu more operations to it failed", rank_,
-                   count_ranks_, device_.c_str(), peer, wide(lost));
+    base::log_warn(
+        "rma: rank %u of %u on %s: rank %u failed, and %llu more operations to the failed rank failed", rank_,
+        count_ranks_, device_.c_str(), peer, wide(lost));
   }
   is_lost_[peer] = true;
 }

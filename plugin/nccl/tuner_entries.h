@@ -45,10 +45,11 @@ inline Result get_coll_info(void* context, int function, size_t bytes, int, floa
                [&]() -> base::Outcome {
                  const tuner::CostTable table(reinterpret_cast<float*>(costs), algorithms, protocols);
                  if (static_cast<tuner::Tuner*>(context)->adjust(function, bytes, table, channels)) return {};
-                 return base::fail(base::Status::kInvalidUsage,
-                                   "tuner: NCCL_ALGO and NCCL_PROTO allow only algorithms that UNPACK does "
-                                   "not support: change them, or set VERBENA_UNPACK=0 (collective %d)",
-                                   function);
+                 return base::fail(
+                     base::Status::kInvalidUsage,
+                     "tuner: NCCL_ALGO and NCCL_PROTO allow only algorithms that UNPACK does not support: "
+                     "change these variables, or set VERBENA_UNPACK=0 (collective %d)",
+                     function);
                });
 }
 

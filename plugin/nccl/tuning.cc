@@ -40,7 +40,7 @@ void set_default(const char* name, const std::optional<int64_t>& value, const st
 // NCCL reads these variables when it creates a communicator's channels, after it has initialised its network.
 void set_nccl_default(const char* name, const std::optional<int64_t>& value, const std::string& path) {
   if (!value || !base::set_environment_default(name, std::to_string(*value).c_str())) return;
-  base::log_info("tuning file: %s=%lld was set, as %s requests", name, static_cast<long long>(*value),
+  base::log_info("tuning file: the plugin set %s=%lld, as %s requests", name, static_cast<long long>(*value),
                  path.c_str());
 }
 
@@ -51,8 +51,8 @@ void set_peer_channels(const std::optional<int64_t>& value, int abi_version, con
   if (abi_version < kFirstTableWithAttributes) return set_nccl_default(kName, value, path);
   if (!value || !base::set_environment_default(kName, std::to_string(*value).c_str())) return;
   base::log_info(
-      "tuning file: cannot set %s=%lld, because NCCL has already read the variable: export it before the "
-      "start (%s)",
+      "tuning file: cannot set %s=%lld, because NCCL has already read the variable: export the variable "
+      "before the job starts (%s)",
       kName, static_cast<long long>(*value), path.c_str());
 }
 

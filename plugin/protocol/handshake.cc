@@ -42,7 +42,7 @@ const char* describe(HandshakeError error) {
     case HandshakeError::kForeign:
       return "not a Verbena peer (wrong magic)";
     case HandshakeError::kVersion:
-      return "the peer speaks another protocol version; use one Verbena release everywhere";
+      return "the peer speaks a different protocol version; use one Verbena release everywhere";
     case HandshakeError::kMalformed:
       return "truncated or damaged message";
     case HandshakeError::kNonce:

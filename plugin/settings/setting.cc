@@ -114,7 +114,7 @@ bool is_in_range(const Setting& setting, int64_t number) {
 const char* describe_malformed(SettingKind kind) {
   switch (kind) {
     case SettingKind::kFlag:
-      return "not a yes or no";
+      return "not a boolean";
     case SettingKind::kBytes:
       return "not a size";
     case SettingKind::kChoice:
@@ -160,9 +160,9 @@ ForeignValue parse_foreign_setting(const Setting& setting, std::string_view valu
       is_size ? parse_bytes(trim(value), false) : parse_integer(trim(value));
   const bool has_range = setting.kind != SettingKind::kChoice && parsed.has_value();
   if (has_range && *parsed < 0) return {false, {}};
-  if (!has_range || *parsed <= setting.maximum) return {false, problem + ", the default is used"};
+  if (!has_range || *parsed <= setting.maximum) return {false, problem + ", so the plugin uses the default"};
   number = setting.maximum;
-  return {true, setting.kind == SettingKind::kFlag ? "" : problem + ", the largest value is used"};
+  return {true, setting.kind == SettingKind::kFlag ? "" : problem + ", so the plugin uses the maximum"};
 }
 
 std::optional<SettingOrigin> find_origin(const Setting& setting, char* (*read)(const char*)) {

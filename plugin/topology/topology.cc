@@ -86,7 +86,7 @@ base::Result<Topology> Topology::load(const std::string* xml) {
   Topology result;
   if (hwloc->topology_init(&result.topology_) != 0) {
     result.topology_ = nullptr;
-    return fail_errno(Status::kSystem, errno, "topology: cannot create");
+    return fail_errno(Status::kSystem, errno, "topology: cannot create a topology object of hwloc");
   }
   for (const char* name : kUnwantedComponents) {
     hwloc->topology_set_components(result.topology_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, name);
@@ -95,10 +95,10 @@ base::Result<Topology> Topology::load(const std::string* xml) {
   // The length includes the final zero.
   const int length = xml == nullptr ? 0 : static_cast<int>(xml->size()) + 1;
   if (xml != nullptr && hwloc->topology_set_xmlbuffer(result.topology_, xml->c_str(), length) != 0) {
-    return fail_errno(Status::kInvalidArgument, errno, "topology: cannot read XML");
+    return fail_errno(Status::kInvalidArgument, errno, "topology: cannot read the XML description");
   }
   if (hwloc->topology_load(result.topology_) != 0) {
-    return fail_errno(Status::kSystem, errno, "topology: cannot read the machine");
+    return fail_errno(Status::kSystem, errno, "topology: cannot read the topology of the machine");
   }
   return result;
 }

@@ -114,16 +114,17 @@ std::string Connection::describe_fault(Failure fault, uint32_t number, uint32_t 
     case Failure::kUncredited:
     case Failure::kOtherLength:
       base::append(text, "%s: a chunk %s%s", link_.describe(queue_pair).c_str(),
-                   fault == Failure::kChunk        ? "is invalid"
-                   : fault == Failure::kUncredited ? "arrived without a credit"
-                                                   : "arrived with another length than its sender announced",
+                   fault == Failure::kChunk ? "is invalid"
+                   : fault == Failure::kUncredited
+                       ? "arrived without a credit"
+                       : "arrived with a length that differs from the length that the sender announced",
                    kPeerAdvice);
       break;
     case Failure::kSilentCopy:
     case Failure::kSilentFlush:
       base::append(text,
                    "%s %u: the device reports no completions of its local reads and writes (%s); see dmesg, "
-                   "and check that GPUDirect works on it",
+                   "and check that GPUDirect works on this device",
                    fault == Failure::kSilentCopy ? "message" : "flush", number, link_.describe(0).c_str());
       break;
     default:  // the two ends explain all other faults
@@ -185,7 +186,7 @@ void Connection::note_lost_at_peer(uint32_t queue_pair) {
 
 void Connection::note_revived(uint32_t queue_pair) {
   if (observed_ != nullptr) observed_->note_rail_up(link_.rail_of(queue_pair), queue_pair);
-  base::log_info("%s: %s: works again", describe_briefly().c_str(), link_.describe(queue_pair).c_str());
+  base::log_info("%s: %s works again", describe_briefly().c_str(), link_.describe(queue_pair).c_str());
 }
 
 void Connection::note_chunk(uint32_t sequence, bool is_staged, uint32_t queue_pair, uint64_t bytes) {
@@ -222,7 +223,8 @@ bool Connection::dump_state(StateDump& dump) {
 
 StateDump Connection::dump_nothing() const {
   return {describe_briefly() +
-          ": its thread does not call the plugin, and the system lets no other thread read this state\n"};
+          ": no state, because the connection's thread does not call the plugin, and the system does not let "
+          "another thread read the state\n"};
 }
 
 std::string Connection::describe_briefly() const {
@@ -245,8 +247,8 @@ void Connection::report_stall(const std::string& cause, uint32_t open, int64_t w
   if (observed_ != nullptr) observed_->note_stall(waited_ns);
   const std::string reason = explain_device_wait();
   const std::string what = describe_briefly() + ": stall: " + cause + "; " + std::to_string(open) +
-                           " requests are open, none completed for " + base::show_duration(waited_ns) +
-                           (reason.empty() ? "" : "; " + reason);
+                           " requests are open, and none has completed for " +
+                           base::show_duration(waited_ns) + (reason.empty() ? "" : "; " + reason);
   base::log_warn("%s (VERBENA_STALL_WARNING_MS %lld ms)", what.c_str(),
                  static_cast<long long>(base::parameters().stall_warning_ms));
   request_report(ReportCause::kStall, what);

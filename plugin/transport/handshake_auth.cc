@@ -107,7 +107,7 @@ base::Result<RecordAuth> HandshakeAuth::start_records(ConnectionEnd end, const p
 
 std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
   const char* const subject = is_ours ? "the peer" : "it";
-  const char* problem = "has another job key";
+  const char* problem = "has a different job key";
   // The refusal code describes the refused end. Each end logs it from its own point of view.
   if (refusal == protocol::Refusal::kKeyMissing)
     problem = is_ours ? "has no job key but this rank has one" : "has a job key but this rank has none";

@@ -153,7 +153,7 @@ Statistics Receiver::close() {
 
 VERBENA_HOT_PATH base::Outcome Receiver::consume(ReceiveMessage& message) {
   if (parts_.waits_for_consumed && message.phase != ReceiveMessage::Phase::kReported) {
-    return base::fail(base::Status::kInvalidUsage, "%s: message %u was consumed before it was done",
+    return base::fail(base::Status::kInvalidUsage, "%s: message %u was consumed before it was complete",
                       describe_briefly().c_str(), message.sequence);
   }
   return Core::consume(message) ? base::Outcome() : outcome();

@@ -187,11 +187,11 @@ void Sender::warn_of_stall() {
     append(cause, "message %u of %llu bytes: %s", oldest->sequence, as_ull(oldest->length_bytes),
            explain_wait(*this, *oldest).c_str());
   } else if (stages() && is_ring_full()) {
-    append(cause, "no message can be posted: waits for the peer to consume message %u", consumed());
+    append(cause, "no message can be posted until the peer consumes message %u", consumed());
   } else if (!stages()) {
     append(
         cause,
-        "no message of tag %d can be posted: waits for a grant: the peer has posted no receive with this tag",
+        "no message with tag %d can be posted until the peer posts a receive with this tag and sends a grant",
         static_cast<int>(wanted_tag()));
   } else {
     return;

@@ -29,7 +29,7 @@ struct Damage {
 };
 
 [[noreturn]] void refuse(const std::string& place, const std::string& what) {
-  throw Damage{place + ": " + what};
+  throw Damage{place + " " + what};
 }
 
 const Json& member(const Json& object, const std::string& place, const char* name) {
@@ -71,14 +71,14 @@ std::vector<Point> read_points(const Json& list, const std::string& place) {
   for (const Json& pair : list) {
     const std::string here = place + "[" + std::to_string(points.size()) + "]";
     if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number())
-      refuse(here, "is not [bytes, microseconds]");
+      refuse(here, "is not of the form [bytes, microseconds]");
     Point point;
     point.bytes = static_cast<uint64_t>(read_integer(pair[0], here, 1, int64_t{kMaxPointBytes}));
     point.microseconds = pair[1].get<double>();
     if (!(point.microseconds > 0 && point.microseconds <= kMaxMicroseconds))
       refuse(here, "has an impossible time");
     if (!points.empty() && point.bytes <= points.back().bytes)
-      refuse(here, "is not larger than the one before");
+      refuse(here, "is not larger than the previous point");
     points.push_back(point);
   }
   return points;
@@ -122,7 +122,7 @@ OpsMeasurement read_ops_measurement(const Json& entry, const std::string& place)
   for (const Json& three : list) {
     const std::string here = place + ".points[" + std::to_string(result.points.size()) + "]";
     if (!three.is_array() || three.size() != 3 || !three[2].is_number())
-      refuse(here, "is not [bytes, blocks, microseconds]");
+      refuse(here, "is not of the form [bytes, blocks, microseconds]");
     OpsPoint point;
     point.bytes = static_cast<uint64_t>(read_integer(three[0], here, 1, int64_t{kMaxPointBytes}));
     point.blocks = static_cast<uint32_t>(read_integer(three[1], here, 1, kMaxBlocks));
@@ -130,7 +130,7 @@ OpsMeasurement read_ops_measurement(const Json& entry, const std::string& place)
     if (!(point.microseconds > 0 && point.microseconds <= kMaxMicroseconds))
       refuse(here, "has an impossible time");
     if (!result.points.empty() && point.bytes <= result.points.back().bytes)
-      refuse(here, "is not larger than the one before");
+      refuse(here, "is not larger than the previous point");
     result.points.push_back(point);
   }
   return result;
@@ -169,8 +169,8 @@ void check_format(const Json& document) {
   const int64_t version = read_integer(member(document, "the file", "version"), "version", 0,
                                        std::numeric_limits<int32_t>::max());
   if (version != kCalibrationVersion) {
-    refuse("version",
-           "is " + std::to_string(version) + ", this plugin reads " + std::to_string(kCalibrationVersion));
+    refuse("version", "is " + std::to_string(version) + ", but this plugin reads version " +
+                          std::to_string(kCalibrationVersion));
   }
 }
 
@@ -211,7 +211,8 @@ Calibration read_document(const Json& document) {
 }  // namespace
 
 ParsedCalibration parse_calibration(std::string_view text) {
-  if (text.size() > kMaxFileBytes) return {{}, "is larger than " + std::to_string(kMaxFileBytes) + " bytes"};
+  if (text.size() > kMaxFileBytes)
+    return {{}, "the file is larger than " + std::to_string(kMaxFileBytes) + " bytes"};
   bool is_too_deep = false;
   const auto bound_depth = [&](int depth, Json::parse_event_t, Json&) {
     is_too_deep = is_too_deep || depth > kMaxDepth;
@@ -219,8 +220,8 @@ ParsedCalibration parse_calibration(std::string_view text) {
   };
   try {
     const Json document = Json::parse(text, bound_depth, false);
-    if (is_too_deep) return {{}, "is nested too deeply"};
-    if (document.is_discarded()) return {{}, "is not JSON"};
+    if (is_too_deep) return {{}, "the file is nested too deeply"};
+    if (document.is_discarded()) return {{}, "the file is not JSON"};
     return {read_document(document), {}};
   } catch (const Damage& damage) {
     return {{}, damage.what};
@@ -233,14 +234,14 @@ ParsedCalibration read_calibration_file(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
   if (type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::socket)
-    return {{}, "is a pipe, and reading it could block; use a regular file"};
+    return {{}, "the file is a pipe, and reading a pipe could block; use a regular file"};
   std::ifstream file(path, std::ios::binary);
-  if (!file) return {{}, std::string("cannot be read: ") + std::strerror(errno)};
+  if (!file) return {{}, std::string("the file cannot be read: ") + std::strerror(errno)};
   std::string text(kMaxFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return {{}, "cannot be read"};
+  if (file.bad()) return {{}, "the file cannot be read"};
   text.resize(static_cast<size_t>(file.gcount()));
-  if (text.empty()) return {{}, "is empty or a folder"};
+  if (text.empty()) return {{}, "the file is empty or is a folder"};
   return parse_calibration(text);
 }
 

@@ -32,9 +32,9 @@ std::string Guard::describe() const {
   if (!offer_.is_in_use) return "guard off: this network is not in use";
   if (!offer_.unpack) return "guard off: UNPACK is not offered";
   if (shape_.nodes <= 1) return "guard off: one node";
-  std::string text = "guard on: UNPACK is offered: no nvls_tree";
-  if (has_three_children()) text += ", no tree with simple (three children)";
-  if (!offer_.tells_pat) text += ", no pat (this NCCL does not mark its receives)";
+  std::string text = "guard on, because UNPACK is offered: NCCL may not use nvls_tree";
+  if (has_three_children()) text += ", tree with simple (three children)";
+  if (!offer_.tells_pat) text += ", pat (this NCCL does not mark the receives of pat)";
   return text;
 }
 

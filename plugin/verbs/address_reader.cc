@@ -83,11 +83,12 @@ bool AddressReader::choose_gids(const ibv_port_attr& port, LocalAddress* address
   if (is_fixed) preference.range = {};
   const GidEntry* first = choose_gid(table, preference);
   if (first == nullptr) {
-    *problem = is_fixed ? "the port has no GID where VERBENA_GID_INDEX points (index " +
-                              std::to_string(settings_.gid_index) + ")"
+    *problem = is_fixed
+                   ? "the port's GID table has no GID at the index that VERBENA_GID_INDEX gives (index " +
+                         std::to_string(settings_.gid_index) + ")"
                : table.empty() ? "the port's GID table is empty (" + std::to_string(port.gid_tbl_len) +
                                      " entries); check that its network interface has an address"
-                               : "the port has no GID in VERBENA_ADDRESS_RANGE, its first one is " +
+                               : "none of the port's GIDs is in VERBENA_ADDRESS_RANGE; the first GID is " +
                                      format_gid(table[0].gid);
     return false;
   }
@@ -168,8 +169,8 @@ bool AddressReader::choose_partition(const ibv_port_attr& port, LocalAddress* ad
   }
   char key[8];
   std::snprintf(key, sizeof(key), "0x%04x", settings_.partition_key);
-  *problem = "the port has no partition key " + std::string(key) + " in its table of " +
-             std::to_string(port.pkey_tbl_len) + " (VERBENA_PKEY)";
+  *problem = "the port's partition key table (" + std::to_string(port.pkey_tbl_len) +
+             " entries) does not contain " + std::string(key) + " (VERBENA_PKEY)";
   return false;
 }
 

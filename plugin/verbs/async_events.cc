@@ -16,9 +16,10 @@ const char* explain_queue_pair_event(ibv_event_type type) {
     case IBV_EVENT_QP_FATAL:
       return "failed: the device had an error in this queue pair; see dmesg";
     case IBV_EVENT_QP_REQ_ERR:
-      return "failed: the peer sent an invalid request; the line of the connection names the peer";
+      return "failed: the peer sent an invalid request; the log line of the connection names the peer";
     case IBV_EVENT_QP_ACCESS_ERR:
-      return "failed: the peer accessed memory without permission; the line of the connection names the peer";
+      return "failed: the peer accessed memory without permission; the log line of the connection names the "
+             "peer";
     case IBV_EVENT_PATH_MIG_ERR:
       return "could not migrate its path";
     default:
@@ -74,7 +75,7 @@ void AsyncEvents::drain() {
     const int error = errno;
     if (error == EINTR) continue;
     if (error == EAGAIN || has_device_failed_.exchange(true, std::memory_order_relaxed)) return;
-    base::log_warn("device %s:%d: is gone: its events can no longer be read (errno %d)",
+    base::log_warn("device %s:%d is gone: its events can no longer be read (errno %d)",
                    device_.name().c_str(), device_.port_number(), error);
     return;
   }
@@ -85,11 +86,11 @@ void AsyncEvents::handle(const ibv_async_event& event) {
   const int port_number = device_.port_number();
   if (event.event_type == IBV_EVENT_DEVICE_FATAL) {
     has_device_failed_.store(true, std::memory_order_relaxed);
-    base::log_warn("device %s:%d: failed: it must be reset; see dmesg", name, port_number);
+    base::log_warn("device %s:%d has failed and must be reset; see dmesg", name, port_number);
   } else if (event.event_type == IBV_EVENT_CQ_ERR) {
     base::log_warn(
-        "device %s:%d: a completion queue failed because it overran; the lines of its connections name the "
-        "peers",
+        "device %s:%d: a completion queue failed because it overran; the log lines of its connections name "
+        "the peers",
         name, port_number);
     note(event.element.cq);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {

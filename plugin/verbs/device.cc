@@ -108,7 +108,7 @@ LocalAddress Device::refresh_address() {
   store_address(result);
   if (problem.empty() && !abilities().unusable.empty()) problem = "self-test: " + abilities().unusable;
   if (problem.empty()) return result;
-  base::log_warn("device %s:%d: not used for new connections: %s", name_.c_str(), port_number_,
+  base::log_warn("device %s:%d is not used for new connections: %s", name_.c_str(), port_number_,
                  problem.c_str());
   result.port.link_layer = 0;
   store_address(result);
@@ -118,8 +118,8 @@ LocalAddress Device::refresh_address() {
 void Device::store_address(const LocalAddress& result) {
   const std::lock_guard lock(address_mutex_);
   if (std::memcmp(address_.port.gid, result.port.gid, kGidBytes) != 0) {
-    base::log_info("device %s:%d: its address changed to %s (was %s)", name_.c_str(), port_number_,
-                   format_gid(result.port.gid).c_str(), format_gid(address_.port.gid).c_str());
+    base::log_info("device %s:%d: its address changed to %s (the old address was %s)", name_.c_str(),
+                   port_number_, format_gid(result.port.gid).c_str(), format_gid(address_.port.gid).c_str());
   }
   address_ = result;
 }

@@ -161,8 +161,9 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   device->address_ = *address;
   if (!address->is_own && !device->sysfs_path_.empty()) {
     base::log_warn(
-        "device %s:%d: no interface of this network namespace has an address of the port's GID table; the "
-        "GID at index %d, %s, may belong to another container: choose another index with VERBENA_GID_INDEX",
+        "device %s:%d: none of the addresses in the port's GID table is assigned to an interface in this "
+        "network namespace; the GID at index %d, %s, may belong to another container; choose another index "
+        "with VERBENA_GID_INDEX",
         device->name_.c_str(), device->port_number_, address->gid_index,
         format_gid(address->port.gid).c_str());
   }
@@ -174,7 +175,7 @@ bool DeviceOpener::reaches_gpus(const Device& device) const {
   const char* const why = library_->explain_no_gpu == nullptr ? nullptr : library_->explain_no_gpu();
   if (why != nullptr && !std::exchange(has_told_of_gpus_, true)) {
     base::log_warn(
-        "device %s:%d and others: support host memory only, so NCCL copies GPU data through the host: %s",
+        "device %s:%d and others support host memory only, so NCCL copies GPU data through the host: %s",
         device.name_.c_str(), device.port_number_, why);
   }
   return why == nullptr;

@@ -46,7 +46,7 @@ void warn_of_strangers(const DeviceList& list, const std::string& hca) {
   for (const std::string& stranger : list.filter().list_strangers(names)) {
     base::log_warn(
         "devices: VERBENA_HCA %s: '%s' names none of this host's devices (%s); write the names without "
-        "blanks, and ^ or = only before the first name",
+        "blanks, and write ^ or = only before the first name",
         hca.c_str(), stranger.c_str(), join(names).c_str());
   }
 }
@@ -70,11 +70,11 @@ void log_device(const Device& device) {
       device.supports_dmabuf() ? "dma-buf " : "", device.supports_gpu_pointers() ? "pointer" : "",
       device.supports_dmabuf() || device.supports_gpu_pointers() ? "" : "neither dma-buf nor pointer");
   if (device.bonded_ports() > 1) {
-    base::log_info("device %s:%d: is a bond of %u ports", device.name().c_str(), device.port_number(),
+    base::log_info("device %s:%d is a bond of %u ports", device.name().c_str(), device.port_number(),
                    device.bonded_ports());
   }
   if (!device.data_direct_path().empty()) {
-    base::log_info("device %s:%d: reaches GPU memory by Data Direct, at %s", device.name().c_str(),
+    base::log_info("device %s:%d reaches GPU memory by Data Direct, at %s", device.name().c_str(),
                    device.port_number(), device.data_direct_path().c_str());
   }
 }
@@ -127,9 +127,10 @@ base::Result<DiscoverySettings> read_discovery_settings(const std::string& hca) 
   preference.family = convert_family(parameters.address_family);
   preference.roce_version = static_cast<int>(parameters.roce_version);
   if (!parse_address_range(parameters.address_range, &preference.range)) {
-    return base::fail(Status::kInvalidUsage,
-                      "devices: VERBENA_ADDRESS_RANGE %s: is not a range such as 10.0.0.0/8 or fd00::/16",
-                      parameters.address_range.c_str());
+    return base::fail(
+        Status::kInvalidUsage,
+        "devices: VERBENA_ADDRESS_RANGE %s is not an address range such as 10.0.0.0/8 or fd00::/16",
+        parameters.address_range.c_str());
   }
   return settings;
 }

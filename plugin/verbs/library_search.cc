@@ -67,13 +67,12 @@ Result<std::shared_ptr<const Library>> load_default() {
     return softverbs;
   }
   if (system != nullptr) {
-    return base::fail(
-        Status::kSystem,
-        "verbs library: %s lists no RDMA device and softverbs is not there: %s (is the driver loaded? "
-        "see /sys/class/infiniband)",
-        kSystemLibrary, softverbs_problem.c_str());
+    return base::fail(Status::kSystem,
+                      "verbs library: %s lists no RDMA device, and softverbs was not found: %s (is the "
+                      "driver loaded? see /sys/class/infiniband)",
+                      kSystemLibrary, softverbs_problem.c_str());
   }
-  return base::fail(Status::kSystem, "verbs library: cannot use %s; softverbs is not there either: %s; %s",
+  return base::fail(Status::kSystem, "verbs library: cannot use %s, and softverbs was not found: %s; %s",
                     system_problem.c_str(), softverbs_problem.c_str(), kInstallHint);
 }
 

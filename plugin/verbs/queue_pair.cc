@@ -206,13 +206,13 @@ void QueuePair::stop() {
   attributes.qp_state = IBV_QPS_ERR;
   const int error = device_->library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
   if (error != 0)
-    base::log_info("device %s:%d: queue pair %u: cannot be moved to the error state: errno %d",
+    base::log_info("device %s:%d: queue pair %u cannot be moved to the error state (errno %d)",
                    device_->name().c_str(), device_->port_number(), number_, error);
 }
 
 void QueuePair::abandon() {
   if (const int error = enter_init(); error != 0)
-    base::log_info("device %s:%d: queue pair %u: cannot be moved to INIT: errno %d", device_->name().c_str(),
+    base::log_info("device %s:%d: queue pair %u cannot be moved to INIT (errno %d)", device_->name().c_str(),
                    device_->port_number(), number_, error);
   stop();
 }

@@ -84,7 +84,7 @@ int QueuePair::enter_all(const PortAddress& remote_port, const QueuePairAddress&
 void QueuePair::choose_bonded_port() const {
   if (bonded_port_ == 0 || device_->mlx5() == nullptr) return;
   if (const int error = device_->mlx5()->choose_bonded_port(pair_.get(), bonded_port_); error != 0)
-    base::log_info("device %s:%d: queue pair %u: port %u of the bond cannot be chosen: errno %d",
+    base::log_info("device %s:%d: queue pair %u: port %u of the bond cannot be chosen (errno %d)",
                    device_->name().c_str(), device_->port_number(), number_, bonded_port_, error);
 }
 

@@ -56,7 +56,7 @@ base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& 
   if (region || !device.supports_gpu_pointers()) return region;
   region = by_address();
   if (region) {
-    base::log_info("device %s:%d: refused a dma-buf, so the memory was registered by its address",
+    base::log_info("device %s:%d refused a dma-buf, so the memory was registered by its address",
                    device.name().c_str(), device.port_number());
   }
   return region;

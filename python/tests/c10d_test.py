@@ -410,7 +410,7 @@ def test_a_timeout_of_a_group(rank, dist, gloo):
     with pytest.warns(UserWarning, match="not after its timeout of 10000 ms"):
         dist.all_reduce(x, group=hurried[1])
     if rank == 0:
-        with pytest.raises(dist.DistBackendError, match="rank 1 has not come within 10 s"):
+        with pytest.raises(dist.DistBackendError, match="rank 1 has not connected within 10 s"):
             dist.all_reduce(x, group=hurried[0])
         with pytest.raises(dist.DistBackendError, match="longer than 10 s"):
             dist.barrier(group=hurried[1])

@@ -57,7 +57,7 @@ def test_teams_are_made_good_again(rank):
         pair = context.create_team([0, 1] if rank < 2 else [])
         context.reset(pair)
         context.reset(context.world)
-        with pytest.raises(verbena.VerbenaError, match="passed another list") as caught:
+        with pytest.raises(verbena.VerbenaError, match="passed a different list") as caught:
             context.reset(context.world if rank == 0 else pair)
         assert caught.value.result == verbena.Result.INVALID_USAGE
         context.check_error()

@@ -194,7 +194,7 @@ def test_public_attributes_of_their_class_exist(engine, integration, file, class
 def test_attributes_that_nobody_knows():
     from verbena.integrations import vllm
     ours = make_alone(vllm)
-    with pytest.warns(UserWarning, match="mnnvl_new_ptr.*unknown here"):
+    with pytest.warns(UserWarning, match="mnnvl_new_ptr.*Verbena does not know"):
         assert ours.mnnvl_new_ptr == 0
     assert ours.mnnvl_new_ptr == 0, "without another warning"
     with pytest.raises(AttributeError, match="vLLM reads the attribute 'quick_ptr'.*USE_VERBENA_COLLECTIVES"):

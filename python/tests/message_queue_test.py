@@ -88,7 +88,7 @@ def test_view_in_use_is_not_pulled_away(pair):
     reader.shutdown()
     for _ in range(2):
         writer.enqueue(b"into the other chunks")
-    with pytest.raises(TimeoutError, match="has read and not released it"):
+    with pytest.raises(TimeoutError, match="has read the chunk but has not released it"):
         writer.enqueue(b"into this one", timeout=0.01)
     assert part == b" place"
     part.release()
@@ -145,7 +145,7 @@ def test_timeouts(pair):
         reader.dequeue(timeout=0.01)
     for _ in range(3):
         writer.enqueue(b"x")
-    with pytest.raises(TimeoutError, match=r"slot 0 was written .* reader 0 \(rank 0, process \d+\) has not read it"):
+    with pytest.raises(TimeoutError, match=r"chunk 0 was written .* reader 0 \(rank 0, process \d+\) has not read the chunk"):
         writer.enqueue(b"y", timeout=0.01)
     assert [reader.dequeue(0) for _ in range(3)] == [b"x"] * 3
 

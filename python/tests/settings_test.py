@@ -23,7 +23,7 @@ def test_flags_and_choices():
     for word, value in (("1", True), ("yes", True), ("ON", True), ("0", False), ("2", False), ("", False)):
         assert settings.read_flag("USE_VERBENA_COLLECTIVES", {"USE_VERBENA_COLLECTIVES": word}) == value, word
     assert settings.read_choice(QUANTIZATION, {QUANTIZATION: "fp8_int8"}) == "FP8_INT8"
-    with pytest.warns(UserWarning, match="INT3: must be one of NONE, FP, FP8"):
+    with pytest.warns(UserWarning, match="INT3 is not one of NONE, FP, FP8"):
         assert settings.read_choice(QUANTIZATION, {QUANTIZATION: "INT3"}) == "NONE"
 
 
@@ -43,4 +43,4 @@ def test_a_typing_error_is_one_warning(call):
     program = f"import verbena.native, verbena.integrations.engine\nfor _ in range(2):\n    try: {call}\n    except Exception: pass"
     environment = {**os.environ, "LIBVERBENA_PATH": "/nowhere", "USE_VERBENA_COLLECTIVE": "1"}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert told.stderr.count("verbena: USE_VERBENA_COLLECTIVE: unknown and ignored: did you mean USE_VERBENA_COLLECTIVES?") == 1, told.stderr
+    assert told.stderr.count("verbena: USE_VERBENA_COLLECTIVE is unknown and is ignored; did you mean USE_VERBENA_COLLECTIVES?") == 1, told.stderr

@@ -61,7 +61,7 @@ def test_a_sglang_without_the_hook_keeps_its_own(tmp_path, monkeypatch):
     monkeypatch.delenv("USE_VERBENA_COLLECTIVES", raising=False)
     with _sglang():
         importlib.import_module(f"{PLUGINS}.hook_registry").HookType = None
-        with pytest.warns(UserWarning, match="sglang .* no hook for Verbena's dispatch and combine of experts and keeps its own"):
+        with pytest.warns(UserWarning, match="sglang .* no hook for Verbena's dispatch and combine for experts, so the engine keeps its own"):
             _load_plugins(tmp_path)
 
 
@@ -185,7 +185,7 @@ def _run(rank, size, folder):
                 results[kind, is_extend] = one.float().numpy()
         utils = importlib.import_module(UTILS)
         utils.is_sbo_enabled = lambda: True
-        with pytest.warns(UserWarning, match="SGLang keeps its own dispatch and combine of experts: .*single-batch-overlap"):
+        with pytest.warns(UserWarning, match="SGLang keeps its own dispatch and combine for experts: .*single-batch-overlap"):
             assert ours.make_dispatcher(config) is None
         common.close_exchanges()
     return results

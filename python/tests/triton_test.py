@@ -193,6 +193,6 @@ def test_a_launch_links_and_takes_teams(monkeypatch):
     (args, options), = launches
     assert args == (1 << 40, 7) and (options["grid"], options["BACKEND"], options["num_warps"]) == ((3,), 4, 8)
     assert options["extern_libs"] == {**kernel.extern_libs, "other": "other.bc"}
-    with pytest.raises(RuntimeError, match="linked for VERBENA, and the context is of NCCL"):
+    with pytest.raises(RuntimeError, match="linked for VERBENA, but the backend of the context is NCCL"):
         kernel[(1,)](ctx_ptr=_Team(verbena.Backend.NCCL), sizes=7, BACKEND=4)
     assert len(launches) == 1

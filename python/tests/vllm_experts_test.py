@@ -70,7 +70,7 @@ def test_a_vllm_without_the_function_keeps_its_own(monkeypatch):
     monkeypatch.setenv("USE_VERBENA_MOE", "1")
     with _vllm():
         del importlib.import_module(UTILS).maybe_make_prepare_finalize
-        with pytest.warns(UserWarning, match="vllm .* no hook for Verbena's dispatch and combine of experts and keeps its own"):
+        with pytest.warns(UserWarning, match="vllm .* no hook for Verbena's dispatch and combine for experts, so the engine keeps its own"):
             importlib.import_module("verbena.integrations.vllm").register()
 
 
@@ -124,7 +124,7 @@ def test_layers_that_are_left_to_vllm(options, cause):
     with _vllm() as ours:
         importlib.import_module("vllm.config").get_current_vllm_config().parallel_config.expert_placement_strategy = options.pop("placed", "linear")
         manager = types.SimpleNamespace(world_size=2, cpu_group=None)
-        with pytest.warns(UserWarning, match=f"vLLM keeps its own dispatch and combine of experts: .*{cause}"):
+        with pytest.warns(UserWarning, match=f"vLLM keeps its own dispatch and combine for experts: .*{cause}"):
             assert ours.make_prepare_finalize(_config(case, 2, **options), quant, use_monolithic=monolithic, all2all_manager=manager) is None
 
 

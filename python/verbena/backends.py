@@ -34,7 +34,7 @@ class BackendRow:
 
 _NCCL = BackendRow(
     bitcode="verbena_symm_nccl", module="verbena.nccl", builder="NCCLSymmContextBuilder", library="libverbena_nccl.so",
-    origin="CMake builds it beside libverbena.so where it finds CUDA and nccl_device.h of NCCL 2.28.7 or newer "
+    origin="CMake builds this library beside libverbena.so if CMake finds CUDA and nccl_device.h of NCCL 2.28.7 or newer "
            "(VERBENA_NCCL_INCLUDE names the folder)",
     # NCCL's packages do not contain its device code. Build it from the source of NCCL 2.29 or newer, with EMIT_LLVM_IR=1.
     vendor=VendorLibrary("nccl", "NCCL_LIB_DIR", device="libnccl_device"))
@@ -45,7 +45,7 @@ BACKENDS: dict[Backend, BackendRow] = {
     Backend.NCCLX: dataclasses.replace(_NCCL, builder="NCCLxSymmContextBuilder"),
     Backend.NVSHMEM: BackendRow(
         bitcode="verbena_symm_nvshmem", module="verbena.nvshmem", builder="NVSHMEMSymmContextBuilder",
-        library="libverbena_nvshmem.so", origin="CMake builds it beside libverbena.so where it finds CUDA",
+        library="libverbena_nvshmem.so", origin="CMake builds this library beside libverbena.so if CMake finds CUDA",
         vendor=VendorLibrary("nvshmem", "NVSHMEM_LIB_DIR", host="libnvshmem_host.so.3", device="libnvshmem_device",
                              hint="Triton 3.6 can read the device code of NVSHMEM 3.4"),
         calls_vendor=True),

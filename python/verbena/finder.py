@@ -76,7 +76,7 @@ class LibraryFinder:
             return _find(f"{vendor.device}.bc", vendor.variable, _list_vendor_folders(vendor.wheel),
                          alternatives=_choose_architecture(vendor.device, capability))
         except LibraryNotFound as error:
-            wanted = "any GPU" if capability is None else f"sm_{capability} or a GPU before it"
+            wanted = "any GPU" if capability is None else f"sm_{capability} or an older GPU"
             raise LibraryNotFound(f"{error}\nNor is there {vendor.device}_sm_*.bc for {wanted}.") from None
 
     @classmethod
@@ -152,5 +152,5 @@ def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_fold
         if alternative is not None:
             return str(alternative)
     places = "\n".join(f"  {path}" for path in paths)
-    origin = f"{variable} names" if named else f"{variable}, which can name its folder, is not set. These places are"
+    origin = f"{variable} names this place" if named else f"{variable}, which can name the folder, is not set. These places were searched"
     raise LibraryNotFound(f"{name} was not found. {origin}:\n{places}")

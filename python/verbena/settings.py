@@ -25,7 +25,7 @@ def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
     value = read(name, environment)
     found = next((word for word in words if word.lower() == value.lower()), None)
     if found is None:
-        warnings.warn(f"verbena: {name}={value}: must be one of {', '.join(words)}; using {default}", stacklevel=3)
+        warnings.warn(f"verbena: {name}={value} is not one of {', '.join(words)}; using the default, {default}", stacklevel=3)
     return default if found is None else found
 
 
@@ -41,4 +41,4 @@ def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
 def warn_about_unknown_names() -> None:
     """Logs a warning about settings with misspelt names, once in a process."""
     for name, nearest in find_unknown_names(os.environ).items():
-        warnings.warn(f"verbena: {name}: unknown and ignored: did you mean {nearest}?", stacklevel=3)
+        warnings.warn(f"verbena: {name} is unknown and is ignored; did you mean {nearest}?", stacklevel=3)

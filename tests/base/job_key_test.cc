@@ -36,7 +36,7 @@ class JobKeyTest : public testing::Test {
     const LogCapture log;
     EXPECT_EQ(load(), Status::kInvalidUsage);
     ASSERT_EQ(log.warnings().size(), 1U);
-    EXPECT_NE(log.warnings()[0].find("VERBENA_JOB_KEY_FILE " + path_.get()), std::string::npos)
+    EXPECT_NE(log.warnings()[0].find(path_.get() + " (VERBENA_JOB_KEY_FILE"), std::string::npos)
         << log.warnings()[0];
     EXPECT_NE(log.warnings()[0].find(why), std::string::npos) << log.warnings()[0];
     EXPECT_FALSE(job_key()) << "it would go on without a key";
@@ -92,7 +92,7 @@ TEST_F(JobKeyTest, AnotherUsersFileIsRefused) {
 
 TEST_F(JobKeyTest, Lengths) {
   write(std::string(15, 'x') + "\n");
-  expect_refused("too few bytes; it must have 16 to 4096 bytes");
+  expect_refused("too few bytes; a key must have 16 to 4096 bytes");
   write(std::string(4096, 'x') + "\n");
   EXPECT_EQ(load(), Status::kOk);
   write(std::string(4097, 'x'));

@@ -120,9 +120,8 @@ TEST_F(ParametersTest, FitWhatAnAliasSays) {
   EXPECT_EQ(parameters().ack_timeout, 31);
   EXPECT_EQ(parameter_origin("VERBENA_ACK_TIMEOUT"), "NCCL_IB_TIMEOUT");
   EXPECT_EQ(only_warning(),
-            "verbena: parameters: VERBENA_ACK_TIMEOUT from NCCL_IB_TIMEOUT: out of range, the largest value "
-            "is used "
-            "(31; value 40, range 1 to 31 4.096 us * 2^n)");
+            "verbena: parameters: VERBENA_ACK_TIMEOUT from NCCL_IB_TIMEOUT: out of range, so the plugin uses "
+            "the maximum, 31 (value 40, range 1 to 31 4.096 us * 2^n)");
 }
 
 TEST_F(ParametersTest, ANegativeAliasIsNotSet) {
@@ -185,10 +184,10 @@ TEST_F(ParametersTest, TakeEveryFlagAndWordThatNcclTakes) {
 TEST_F(ParametersTest, SayWhichSettingsHaveNoEffect) {
   set("NCCL_IB_USE_INLINE", "1");
   ASSERT_TRUE(load_parameters());
-  EXPECT_EQ(
-      only_warning(),
-      "verbena: parameters: NCCL_IB_USE_INLINE is set and has no effect here: grants are sent inline where "
-      "the device does that");
+  EXPECT_EQ(only_warning(),
+            "verbena: parameters: NCCL_IB_USE_INLINE is set but has no effect on Verbena: grants are sent "
+            "inline if "
+            "the device supports it");
   set("NCCL_IB_USE_INLINE", "");
   capture_.clear();
   ASSERT_TRUE(load_parameters());
@@ -258,7 +257,7 @@ TEST_F(ParametersTest, WarnOnceAboutAnUnknownNameAndSuggestTheClosest) {
   set("VERBENA_UNPACK_TRESHOLD", "1");
   ASSERT_TRUE(load_parameters());
   EXPECT_EQ(only_warning(),
-            "verbena: parameters: VERBENA_UNPACK_TRESHOLD: unknown and ignored: did you mean "
+            "verbena: parameters: VERBENA_UNPACK_TRESHOLD is unknown and is ignored; did you mean "
             "VERBENA_UNPACK_THRESHOLD?");
 }
 

@@ -76,8 +76,8 @@ TEST_F(BootstrapKeyTest, ACommonKeyJoins) {
 
 TEST_F(BootstrapKeyTest, AnotherKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come(path_.get(), other_path_.get(), "it has another job key"), kRefused);
-  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("refused: it has another job key")));
+  EXPECT_EQ(come(path_.get(), other_path_.get(), "it has a different job key"), kRefused);
+  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("refused: it has a different job key")));
 }
 
 TEST_F(BootstrapKeyTest, ARankWithoutAKeyIsRefused) {

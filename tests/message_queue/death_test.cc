@@ -195,7 +195,7 @@ TEST(QueueDeath, WhoDoesNotComeIsNamed) {
   });
   LogCapture log;
   EXPECT_EQ(writer->wait_until_ready(300).status(), Status::kTimeout);
-  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("these are missing: ")));
+  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("readers to attach; missing: ")));
   writer.reset();
   EXPECT_THAT(readers.await(kPatienceMs), testing::Each(0));
 }

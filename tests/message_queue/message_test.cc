@@ -184,8 +184,8 @@ TEST_F(Pair, TimeoutInTheMiddleOfAMessage) {
   EXPECT_EQ(send(*writer_, fill(1, 64 * 5), 20).status(), Status::kTimeout);
   EXPECT_THAT(log.warnings(),
               testing::ElementsAre(testing::AllOf(
-                  testing::HasSubstr("no chunk is free after"), testing::HasSubstr("slot 0"),
-                  testing::HasSubstr("reader 0 (process "), testing::HasSubstr("has not read it"))));
+                  testing::HasSubstr("no chunk became free within"), testing::HasSubstr("chunk 0"),
+                  testing::HasSubstr("reader 0 (process "), testing::HasSubstr("has not read the chunk"))));
   std::thread thread([&] { EXPECT_TRUE(send(*writer_, fill(2))); });
   EXPECT_EQ(read_value(), 2);
   thread.join();
@@ -197,7 +197,8 @@ TEST_F(Pair, SlowReaderIsNamedWithWhatItHolds) {
   ASSERT_TRUE(held);
   LogCapture log;
   EXPECT_EQ(send(*writer_, fill(3), 1).status(), Status::kTimeout);
-  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("has read and not released it")));
+  EXPECT_THAT(log.warnings(),
+              testing::ElementsAre(testing::HasSubstr("has read the chunk but has not released it")));
 }
 
 TEST_F(Pair, CancelEndsAWait) {

@@ -588,7 +588,7 @@ TEST_F(DatagramPeerTest, APeerThatWasGivenUpIsTold) {
     if ((send != nullptr && end.wait(send)) || end.result != abi::kRemoteError) _exit(2);
     const auto warnings = LogCapture::get().take_warnings();
     const bool is_told = std::any_of(warnings.begin(), warnings.end(), [](const auto& line) {
-      return line.find("closed the connection because it received nothing") != std::string::npos;
+      return line.find("closed the connection, because it received nothing") != std::string::npos;
     });
     _exit(is_told ? 0 : 3);
   }

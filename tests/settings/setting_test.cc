@@ -39,7 +39,7 @@ TEST(Setting, ReadsFlags) {
     EXPECT_TRUE(parse("VERBENA_ECE", word, &Parameters::ece)) << word;
   }
   for (const char* word : {"2", "-1", "maybe", "10"}) {
-    EXPECT_EQ(problem_of("VERBENA_ECE", word), "not a yes or no") << word;
+    EXPECT_EQ(problem_of("VERBENA_ECE", word), "not a boolean") << word;
   }
 }
 

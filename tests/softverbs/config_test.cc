@@ -53,7 +53,7 @@ TEST(ConfigTest, AWrongValueIsALineAndTheDefault) {
     const Seen seen = read_with({{"SOFTVERBS_PORT", wrong}}, read_port);
     EXPECT_EQ(seen.number, 23552);
     EXPECT_NE(std::string(seen.said).find("softverbs: SOFTVERBS_PORT: "), std::string::npos) << seen.said;
-    EXPECT_NE(std::string(seen.said).find("range 1024 to 64511): using 23552"), std::string::npos)
+    EXPECT_NE(std::string(seen.said).find("range 1024 to 64511), so softverbs uses 23552"), std::string::npos)
         << seen.said;
   }
   EXPECT_STREQ(read_with({{"SOFTVERBS_PORT", "30000"}}, read_port).said, "");
@@ -62,9 +62,9 @@ TEST(ConfigTest, AWrongValueIsALineAndTheDefault) {
 TEST(ConfigTest, AMisspeltNameIsALine) {
   const auto nothing = [](const Config&) { return int64_t{0}; };
   EXPECT_STREQ(read_with({{"SOFTVERBS_DEVICE", "2"}}, nothing).said,
-               "softverbs: SOFTVERBS_DEVICE: unknown and ignored: did you mean SOFTVERBS_DEVICES?\n");
+               "softverbs: SOFTVERBS_DEVICE is unknown and is ignored; did you mean SOFTVERBS_DEVICES?\n");
   EXPECT_STREQ(read_with({{"VERBENA_ENCRYPTIN", "1"}}, nothing).said,
-               "softverbs: VERBENA_ENCRYPTIN: unknown and ignored: did you mean VERBENA_ENCRYPTION?\n");
+               "softverbs: VERBENA_ENCRYPTIN is unknown and is ignored; did you mean VERBENA_ENCRYPTION?\n");
 }
 
 }  // namespace

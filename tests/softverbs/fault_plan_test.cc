@@ -59,9 +59,8 @@ TEST(FaultPlanTest, GoodPlans) {
 
 TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("explode nth=1",
-                 "line 1: 'explode': unknown fault (known are: fail, error, drop, delay, limit, down, event, "
-                 "lose, duplicate, reorder, "
-                 "corrupt; a path begins with / or .)");
+                 "line 1: 'explode': unknown fault (the faults are fail, error, drop, delay, limit, down, "
+                 "event, lose, duplicate, reorder and corrupt; the path of a plan begins with / or .)");
   expect_refused("seed 1\n\nfail status=NONSENSE nth=1",
                  "line 3: 'fail': 'status=NONSENSE' is not a valid value");
   expect_refused("fail status=SUCCESS nth=1", "line 1: 'fail': 'status=SUCCESS' is not a valid value");

@@ -123,7 +123,7 @@ TEST_F(JobKeyTest, AReceiverWithoutAKeyRefuses) {
 TEST_F(JobKeyTest, AnotherKeyIsRefused) {
   const Ends ends = knock(other_key_.settings(), key_.settings());
   EXPECT_EQ(ends.receiving, base::Status::kOk);
-  expect_refused(ends, "the peer has another job key", "it has another job key");
+  expect_refused(ends, "the peer has a different job key", "it has a different job key");
   expect_peer_connects();
 }
 

@@ -109,7 +109,7 @@ TEST_F(StallTest, ASendWaitsForItsGrant) {
   expect_warning(
       [&] { EXPECT_FALSE(send.test() || next.test()); },
       "send to 127.0.0.1:[0-9]+: stall: message 0 of 100000 bytes: waits for a grant: the peer has not "
-      "posted its receive; 2 requests are open, none completed for [0-9.]+ m?s "
+      "posted its receive; 2 requests are open, and none has completed for [0-9.]+ m?s "
       "\\(VERBENA_STALL_WARNING_MS 20 ms\\)$");
 }
 
@@ -131,7 +131,7 @@ TEST_F(StallTest, AReceiveWaitsForData) {
   expect_warning([&] { EXPECT_FALSE(receive.test()); },
                  "receive from 127.0.0.1:[0-9]+: stall: message 0: waits for data: nothing has arrived, 0 of "
                  "at most 100000 "
-                 "bytes have arrived; 1 requests are open, none completed for ");
+                 "bytes have arrived; 1 requests are open, and none has completed for ");
 }
 
 TEST_F(StallTest, HandshakesWaitForThePeer) {

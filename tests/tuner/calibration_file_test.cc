@@ -53,30 +53,30 @@ TEST(CalibrationFileTest, RefusesDamageAndNamesThePlace) {
     const char *what, *with, *problem;
   } damages[] = {
       {"verbena-tuning", "other", "not a tuning file"},
-      {"\"version\": 1", "\"version\": 2", "version: is 2"},
+      {"\"version\": 1", "\"version\": 2", "version is 2"},
       {"\"version\": 1", "\"version\": \"1\"", "not a whole number"},
-      {"\"unpack\": true", "\"unpack\": 1", "transport.unpack: is neither"},
-      {"16384", "-1", "transport.unpack_threshold_bytes: is out of range"},
-      {"65536", "0", "transport.min_stripe_bytes: is out of range"},
-      {"\"min_channels\": 8", "\"min_channels\": 0", "transport.min_channels: is out of range"},
-      {"\"net_chunk_bytes\": 65536", "\"net_chunk_bytes\": 17", "transport.net_chunk_bytes: is out"},
-      {"\"net_peer_channels\": 3", "\"net_peer_channels\": 99", "transport.net_peer_channels: is out"},
+      {"\"unpack\": true", "\"unpack\": 1", "transport.unpack is neither"},
+      {"16384", "-1", "transport.unpack_threshold_bytes is out of range"},
+      {"65536", "0", "transport.min_stripe_bytes is out of range"},
+      {"\"min_channels\": 8", "\"min_channels\": 0", "transport.min_channels is out of range"},
+      {"\"net_chunk_bytes\": 65536", "\"net_chunk_bytes\": 17", "transport.net_chunk_bytes is out"},
+      {"\"net_peer_channels\": 3", "\"net_peer_channels\": 99", "transport.net_peer_channels is out"},
       {"65536", "18446744073709551615", "not a whole number"},
-      {"all_reduce", "all_reverse", "collectives[0].function: is unknown: all_reverse"},
-      {"\"ring\"", "7", "collectives[0].algorithm: is not a string"},
-      {"\"ll\"", "\"LL\"", "collectives[0].protocol: is unknown"},
-      {"\"channels\":0", "\"channels\":65", "collectives[0].channels: is out of range"},
-      {"\"ranks\":2", "\"ranks\":1", "collectives[0].ranks: is out of range"},
-      {"\"nodes\":2", "\"nodes\":3", "collectives[0].nodes: is out of range"},
+      {"all_reduce", "all_reverse", "collectives[0].function is unknown: all_reverse"},
+      {"\"ring\"", "7", "collectives[0].algorithm is not a string"},
+      {"\"ll\"", "\"LL\"", "collectives[0].protocol is unknown"},
+      {"\"channels\":0", "\"channels\":65", "collectives[0].channels is out of range"},
+      {"\"ranks\":2", "\"ranks\":1", "collectives[0].ranks is out of range"},
+      {"\"nodes\":2", "\"nodes\":3", "collectives[0].nodes is out of range"},
       {"\"nodes\":2,", "", "has no \"nodes\""},
-      {"[1024,21.0]", "[8,21.0]", "not larger than the one before"},
+      {"[1024,21.0]", "[8,21.0]", "not larger than the previous point"},
       {"[1024,21.0]", "[1024,-21.0]", "impossible time"},
       {"[1024,21.0]", "[1024,0]", "impossible time"},
       {"[1024,21.0]", "[1024,1e300]", "impossible time"},
-      {"[1024,21.0]", "[1024]", "not [bytes, microseconds]"},
+      {"[1024,21.0]", "[1024]", "not of the form [bytes, microseconds]"},
       {"[1024,21.0]", "[1024.5,21]", "not a whole number"},
       {"[8,20.1]", "[0,20.1]", "out of range"},
-      {"2.28.9\"", "2.28.9\", \"n\": 3", "notes.n: is not a string"},
+      {"2.28.9\"", "2.28.9\", \"n\": 3", "notes.n is not a string"},
   };
   for (const auto& damage : damages) {
     const ParsedCalibration parsed = parse_calibration(replace(good, damage.what, damage.with));
@@ -114,7 +114,7 @@ TEST(CalibrationFileTest, RefusesWhatIsNoDocument) {
   }
   std::string deep = "1";
   for (int i = 0; i < 50; ++i) deep = "[" + deep + "]";
-  EXPECT_EQ(parse_calibration(deep).problem, "is nested too deeply");
+  EXPECT_EQ(parse_calibration(deep).problem, "the file is nested too deeply");
 }
 
 TEST(CalibrationFileTest, ReadsAndReplacesFiles) {

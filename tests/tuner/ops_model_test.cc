@@ -173,11 +173,12 @@ TEST(OpsModel, RefusesADamagedFile) {
   const std::string begin =
       R"({"operation": "all_reduce", "algorithm": "one-shot", "gpu": "H200", "ranks": 4, "threads": 128, "chunk_bytes": 0, "points": )";
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2.5]]}"), "");
-  EXPECT_EQ(problem_of(begin + "[]}"), "ops[0].points: is not a list of 1 to 256 points");
-  EXPECT_EQ(problem_of(begin + "[[1024, 1]]}"), "ops[0].points[0]: is not [bytes, blocks, microseconds]");
+  EXPECT_EQ(problem_of(begin + "[]}"), "ops[0].points is not a list of 1 to 256 points");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1]]}"),
+            "ops[0].points[0] is not of the form [bytes, blocks, microseconds]");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2], [1024, 1, 2]]}"),
-            "ops[0].points[1]: is not larger than the one before");
-  EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0]: has an impossible time");
+            "ops[0].points[1] is not larger than the previous point");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0] has an impossible time");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2]]}, " + begin + "[[1024, 1, 2]]}"),
             "ops[1]: repeats an earlier entry");
 }

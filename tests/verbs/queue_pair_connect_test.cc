@@ -231,7 +231,7 @@ TEST_F(QueuePairConnectTest, IsInThePartitionThatWasAskedFor) {
   settings_.address.partition_key = 0x8103;
   const base::LogCapture log;
   EXPECT_FALSE(try_discover());
-  EXPECT_THAT(log.warnings(), Contains(HasSubstr("no partition key 0x8103 in its table of 5")));
+  EXPECT_THAT(log.warnings(), Contains(HasSubstr("partition key table (5 entries) does not contain 0x8103")));
 }
 
 TEST_F(QueuePairConnectTest, UsesTheAddressFamilyThatBothEndsHave) {

@@ -81,7 +81,7 @@ void style_help(CLI::App& app, const std::string& tool) {
 
 void add_size_options(CLI::App& app, SizeOptions& options) {
   app.add_option("--sizes", options.sizes,
-                 "message sizes: one, a range BEGIN:END in steps of --factor, or a list")
+                 "message sizes: one size, a range BEGIN:END in steps of --factor, or a list")
       ->type_name("SIZES")
       ->capture_default_str();
   app.add_option("--size", options.sizes)->group("");
@@ -133,13 +133,14 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
   add_target_option(app, "--json", options.json,
                     "write the result, the command and the machine as JSON to FILE; if FILE is - or missing, "
                     "print the JSON and nothing else");
-  add_target_option(app, "--csv", options.csv,
-                    "write the rows as comma-separated values to FILE; if FILE is - or missing, print them");
+  add_target_option(
+      app, "--csv", options.csv,
+      "write the rows as comma-separated values to FILE; if FILE is - or missing, print the rows");
   app.add_option("--plot", options.plot, "plot the figures into this SVG file (needs gnuplot)")
       ->type_name("FILE");
   CLI::Option* const compare = app.add_option("--compare", options.compare,
-                                              "compare with this earlier result of --json: show for each "
-                                              "figure the factor by which it improved")
+                                              "compare with an earlier result that --json wrote: show the "
+                                              "factor by which each figure improved")
                                    ->type_name("FILE");
   app.add_option("--fail-below", options.fail_below,
                  "with --compare: exit with status 1 if the factor of any median is below this value; 0.9 "
@@ -151,8 +152,8 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
 
 void check_output_options(const OutputOptions& options) {
   if (options.json == "-" && options.csv == "-")
-    throw CLI::ValidationError("--csv",
-                               "--json already writes to standard output: name a file for one of the two");
+    throw CLI::ValidationError(
+        "--csv", "--json already writes to standard output: give one of the two options a file name");
   if (options.plot == "-") throw CLI::ValidationError("--plot", "needs a file, not -");
   if (!options.plot.empty() && !find_plot_problem().empty())
     throw CLI::ValidationError("--plot", find_plot_problem());

@@ -23,14 +23,15 @@ void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
   app.add_option("--iters,-n", options.iterations, "timed iterations per size")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--warmup,-w", options.warmup, "iterations before the timed ones, at least one")
+  app.add_option("--warmup,-w", options.warmup,
+                 "untimed iterations before the timed iterations, at least one")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   add_duration_option(app, "--soak", options.soak_s,
                       "repeat the timed iterations of each size for this time, check the elements after each "
                       "repetition, and show a histogram of the times",
                       1, 86400);
-  app.add_option("--verify", options.verify, "1: check the elements of every result; 0: do not")
+  app.add_option("--verify", options.verify, "1 checks the elements of every result; 0 skips these checks")
       ->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
   app.add_option("--communicators", options.communicators,
@@ -48,18 +49,20 @@ void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
   app.add_flag("--list-nccl", options.list_nccl, "list all libnccl.so.2 that were found, and exit");
   app.add_option("--plugin", options.plugin,
                  "libnccl-net.so to load (default: $NCCL_NET_PLUGIN, else in ../lib, relative to this tool)");
-  app.add_option("--unpack", options.unpack, "set VERBENA_UNPACK; both: run once with 0 and once with 1")
+  app.add_option("--unpack", options.unpack,
+                 "set VERBENA_UNPACK to 0 or 1; both means one run with 0 and one run with 1")
       ->check(CLI::IsMember({"0", "1", "both"}));
   app.add_option("--threshold", options.threshold,
-                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
+                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and set VERBENA_UNPACK=1 if "
+                 "VERBENA_UNPACK is not set");
   app.add_option("--protocol", options.protocol, "set NCCL_PROTO");
   app.add_option("--algorithm", options.algorithm, "set NCCL_ALGO");
   auto* rails =
       app.add_option("--rails", options.rails,
-                     "set SOFTVERBS_DEVICES, and show NCCL each software device as a PCI device of its own")
+                     "set SOFTVERBS_DEVICES, and show NCCL each software device as a separate PCI device")
           ->check(CLI::Range(1, 8));
   app.add_flag("--join", options.join_rails,
-               "show the rails as ports of one card, which NCCL joins to one device")
+               "show NCCL the rails as ports of one card, so that NCCL joins the rails into one device")
       ->needs(rails);
   app.add_option("--against", options.against,
                  "also run with these transports or settings: socket, ib, unpack0, unpack1, or a list; show "
@@ -69,7 +72,7 @@ void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
       ->type_name("NAME");
   app.add_option(
          "--rounds", options.rounds,
-         "repeat everything this number of times, alternately in reversed order, and show the medians")
+         "repeat all runs this number of times, every second time in reverse order, and show the medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
@@ -84,7 +87,7 @@ void add_calibration_options(CLI::App& app, NcclPerfOptions& options) {
 
 void add_log_options(CLI::App& app, NcclPerfOptions& options) {
   add_output_options(app, options.output);
-  app.add_option("--out", options.out_file, "also write everything that is printed to this file");
+  app.add_option("--out", options.out_file, "write everything that the tool prints to this file too");
   app.add_option("--log-dir", options.log_folder, "keep NCCL's logs in this folder");
   app.add_flag("--verbose,-v", options.verbose, "show the environment of the processes");
   app.add_option("--child-rank", options.child_rank)->group("");
@@ -116,7 +119,8 @@ void resolve(NcclPerfOptions& options, const RawOptions& raw) {
   }
   if (!options.calibrate.empty() && options.unpack == "both")
     throw CLI::ValidationError(
-        "--calibrate", "takes --unpack 0 or 1; without --unpack it measures both and keeps the faster one");
+        "--calibrate",
+        "takes --unpack 0 or 1; without --unpack, the tool measures both and keeps the faster setting");
   if (!options.calibrate.empty() && options.output.takes_stdout())
     throw CLI::ValidationError("--calibrate", "prints to standard output: give --json and --csv a file");
   if (!options.threshold.empty() && options.threshold != "unlimited") {

@@ -437,15 +437,15 @@ def write(target, text):
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="verbena-perf report", description="Makes one HTML page of the results that --json of the tools has written into a folder.")
-    parser.add_argument("folder", metavar="DIR", nargs="?", help="the folder of *.json, or one of them")
+        prog="verbena-perf report", description="Makes one HTML page from the results that the tools have written into a folder with --json.")
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="the folder that contains the *.json files, or one of these files")
     parser.add_argument("--output", "-o", metavar="FILE", default="report.html", help="the page (default: %(default)s)")
     for name in ("--plot", "--compare", "--check"):
         parser.add_argument(name, metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--fail-below", type=float, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not (options.plot or options.compare or options.check or options.folder):
-        parser.error("DIR is missing: the folder of *.json, or one of them")
+        parser.error("DIR is missing: the folder that contains the *.json files, or one of these files")
     try:
         if options.plot:
             plot_result(check_result(json.load(sys.stdin), "standard input"), options.plot)

@@ -29,8 +29,8 @@ int main(int argc, char** argv) {
   for (const Subcommand& subcommand : kSubcommands)
     if (argc > 1 && std::string_view(argv[1]) == subcommand.name) return subcommand.run(argc - 1, argv + 1);
   CLI::App app(
-      "Checks every byte of what GPUs of this host do, then measures it. Each subcommand has a --help of its "
-      "own.");
+      "Checks every byte that the GPUs of this host move, then measures the operations. Each subcommand has "
+      "its own --help.");
   for (const Subcommand& subcommand : kSubcommands) app.add_subcommand(subcommand.name, subcommand.about);
   app.require_subcommand(1);
   verbena::tools::style_help(app, "verbena-bench");

@@ -37,8 +37,9 @@ class Adviser {
   void advise_on_plugin() {
     switch (document_.init_fault) {
       case InitFault::kSettings:
-        return advise("The plugin would not start: " + document_.problem,
-                      "correct or unset that variable; verbena-info --parameters shows every range");
+        return advise(
+            "The plugin would not start: " + document_.problem,
+            "correct or unset the variable; verbena-info --parameters shows the range of every setting");
       case InitFault::kNoDevice:
         return advise_on_missing_device();
       case InitFault::kNone:
@@ -55,11 +56,11 @@ class Adviser {
                     [](const Port& port) { return port.disuse == Disuse::kNotSelected; });
     if (is_filtered)
       return advise("VERBENA_HCA (NCCL_IB_HCA) selects no usable port: " + document_.problem,
-                    "unset it, or name a device from the list above");
+                    "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device from the list above");
     advise("There is no RDMA device that the plugin can use: " + document_.problem,
-           "with a card: load its driver (ls /sys/class/infiniband shows it), install libibverbs1 and "
-           "ibverbs-providers, bring the port up and give its interface an address. Without one: "
-           "VERBENA_IBVERBS_LIB=softverbs");
+           "if this host has an RDMA card: load its driver (ls /sys/class/infiniband must show the card), "
+           "install libibverbs1 and ibverbs-providers, bring the port up and give its interface an address. "
+           "If not, set VERBENA_IBVERBS_LIB=softverbs");
   }
 
   void advise_on_hardware() {
@@ -128,15 +129,16 @@ std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu) {
   const std::string leave_out = "VERBENA_HCA=^" + port.device;
   switch (fault) {
     case TestFault::kWrongData:
-      return "report it with verbena-info --json; do not use this path, because NCCL would compute with "
-             "wrong data";
+      return "report the error with the output of verbena-info --json; do not use this path, because NCCL "
+             "would compute with wrong data";
     case TestFault::kWrongDescriptors:
     case TestFault::kNotStaged:
-      return "report it with verbena-info --json; until it is fixed, VERBENA_UNPACK=0 avoids staged receives";
+      return "report the error with the output of verbena-info --json; until the error is fixed, set "
+             "VERBENA_UNPACK=0 to avoid staged receives";
     case TestFault::kProcessEnded:
-      return "report it with verbena-info --json and the core file";
+      return "report the crash with the output of verbena-info --json and the core file";
     case TestFault::kNoConnection:
-      return "the handshake uses TCP: name an interface that works with VERBENA_SOCKET_IFNAME";
+      return "the handshake uses TCP: set VERBENA_SOCKET_IFNAME to an interface that works";
     case TestFault::kNoRegistration:
       if (!with_gpu) return "ulimit -l unlimited; for containers --ulimit memlock=-1";
       return port.nic && !port.nic->gpu_memory.remedy.empty()
@@ -155,8 +157,10 @@ std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu) {
     case TestFault::kNone:
       break;
   }
-  return "run verbena-info --check --verbose, and see dmesg; the device may need a reset or new firmware; " +
-         leave_out + " leaves it out";
+  return "run verbena-info --check --verbose, and see dmesg; the device may need a reset or new firmware; "
+         "leave the "
+         "device out with " +
+         leave_out + " meanwhile";
 }
 
 int judge(const Document& document) {

@@ -38,11 +38,11 @@ int parse_options(int argc, const char* const* argv, InfoOptions& options) {
       "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, and settings.");
   app.option_defaults()->group("What is shown");
   app.add_flag("--check", options.check,
-               "only run tests of every rail with host memory and with every GPU, of staged receives and of "
-               "joined rails; they check data, order and flush");
+               "only run the tests: test every rail with host memory and with every GPU, staged receives, "
+               "and joined rails, and check data, order and flush");
   app.add_flag("--self-test", options.self_test,
-               "only test the requests that messages need on each RDMA device, in host memory and in the "
-               "memory of each GPU; prints one line of JSON, to be sent with a report about a NIC");
+               "only test, on each RDMA device, the work requests that messages need, in host memory and in "
+               "the memory of each GPU; print one line of JSON to attach to a report about a NIC");
   app.add_flag("--parameters", options.parameters,
                "show all settings and their defaults, not only the settings that are set");
   app.add_flag("--all", options.all, "with --parameters: show the advanced settings too")
@@ -83,8 +83,8 @@ int parse_options(int argc, const char* const* argv, InfoOptions& options) {
   try {
     app.parse(argc, argv);
     if (options.check && !options.from.empty())
-      throw CLI::ValidationError("--check",
-                                 "tests this host, but --from shows another: leave out one of them");
+      throw CLI::ValidationError(
+          "--check", "tests this host, but --from shows another host: leave out one of the two options");
     if (options.plugin.empty()) options.plugin = find_default_plugin().string();
   } catch (const CLI::ParseError& error) {
     return leave_parsing(app, error);

@@ -188,8 +188,8 @@ std::string format_library(const NcclLibrary& library) {
   if (library.net_table) {
     text += " loads net table v" + show(library.net_table) + " and tuner table " +
             (library.tuner_table ? "v" + show(library.tuner_table) : "none");
-    if (library.rma_table) text += ", for its device API RMA table v" + show(library.rma_table);
-    if (library.gin_table) text += ", for its device API GIN table v" + show(library.gin_table);
+    if (library.rma_table) text += "; its device API loads RMA table v" + show(library.rma_table);
+    if (library.gin_table) text += "; its device API loads GIN table v" + show(library.gin_table);
   } else if (!library.version.empty()) {
     text += library.net_tables_known.empty() ? ", which looks up no net table"
                                              : ", which shares no net table with the plugin";

@@ -32,7 +32,7 @@ class Calibration {
     for (const std::string& argument : options.workload_arguments) {
       for (const char* own : {"--unpack", "--threshold", "--mode", "--against", "--transport"}) {
         if (names(argument, own))
-          throw UsageError(std::string("--calibrate chooses what is compared: leave out ") + own);
+          throw UsageError(std::string("--calibrate itself chooses what to compare: leave out ") + own);
       }
       shared_.push_back(argument);
       has_sizes_ = has_sizes_ || names(argument, "--sizes") || names(argument, "--size") ||

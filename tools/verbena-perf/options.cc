@@ -31,9 +31,10 @@ struct RawWorkload {
 
 void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   add_size_options(app, raw.sizes);
-  app.add_option("--iters,-n", workload.iterations, "timed messages per size and pass (0: chosen by size)")
+  app.add_option("--iters,-n", workload.iterations,
+                 "timed messages per size and pass (0 means that the tool chooses by size)")
       ->type_name("N");
-  app.add_option("--warmup,-w", workload.warmup, "messages before the timed ones")
+  app.add_option("--warmup,-w", workload.warmup, "untimed messages before the timed messages")
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--window", workload.window, "messages in flight")
@@ -60,8 +61,8 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
       ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,
-                 "ib: alternate between the plugin and NCCL's own IB transport, and show the factor by which "
-                 "the plugin is better")
+                 "ib: alternate between runs of the plugin and of NCCL's own IB transport, and show the "
+                 "factor by which the plugin is better")
       ->check(CLI::IsMember({kIb}));
   app.add_option("--rounds", workload.rounds, "with --against: runs of each transport")
       ->check(CLI::Range(1, 1000))
@@ -78,7 +79,8 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--abi", workload.abi_version, "version of the plugin's table to use")
       ->check(CLI::Range(7, 12))
       ->capture_default_str();
-  app.add_option("--rails", workload.rails, "if N is above 1, join the first N devices to one virtual device")
+  app.add_option("--rails", workload.rails,
+                 "if N is above 1, join the first N devices into one virtual device")
       ->check(CLI::Range(1, 8));
   app.add_option("--pairs", workload.pairs,
                  "connections in each direction; all connections carry messages, and the first and the last "
@@ -88,8 +90,9 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
       ->capture_default_str();
   app.add_option("--unpack", workload.unpack, "set VERBENA_UNPACK to 0 or 1")->check(CLI::Range(0, 1));
   app.add_option("--threshold", workload.threshold,
-                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and VERBENA_UNPACK=1 unless it is set");
-  app.add_option("--protocol", raw.protocol, "register the buffers that NCCL uses with this protocol")
+                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and set VERBENA_UNPACK=1 if "
+                 "VERBENA_UNPACK is not set");
+  app.add_option("--protocol", raw.protocol, "register buffers as NCCL does for this protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
   app.add_flag("--user-buffer", workload.user_buffer,
@@ -97,7 +100,7 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
                "the application");
   app.add_flag("--cuda-type", workload.cuda_type,
                "register the buffers as GPU memory, although they are host memory");
-  app.add_option("--verify", workload.verify, "1: first run a pass that checks every byte; 0: skip it")
+  app.add_option("--verify", workload.verify, "1 first runs a pass that checks every byte; 0 skips this pass")
       ->capture_default_str();
   // For tests that inject a failure while messages are in flight.
   app.add_option("--until", workload.until)->group("");
@@ -115,7 +118,8 @@ void add_host_options(CLI::App& app, PerfOptions& options) {
   app.option_defaults()->group(kHostGroup);
   auto* const server = app.add_flag("--server", options.server, "serve one client, then exit");
   app.add_option("--client", options.client, "host name or address of the server")->excludes(server);
-  app.add_option("--port", options.port, "the server's TCP port (0: any free port, which the server prints)")
+  app.add_option("--port", options.port,
+                 "the server's TCP port (0 means any free port; the server prints its number)")
       ->capture_default_str();
   add_duration_option(app, "--wait", options.wait_s,
                       "time to wait for the other host (default: 10m on the server, 10s on the client)", 0,
@@ -133,8 +137,8 @@ void add_own_options(CLI::App& app, PerfOptions& options) {
       ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--calibrate", options.calibrate,
-                 "measure direct and staged messages (with --rails also striped ones), and write the fastest "
-                 "settings to this tuning file");
+                 "measure direct and staged messages (with --rails also striped messages), and write the "
+                 "fastest settings to this tuning file");
   app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
   app.add_option("--child", options.child)->group("");
   add_output_options(app, options.output);
@@ -200,10 +204,10 @@ Parsed<PerfOptions> parse_options(int argc, const char* const* argv) {
   PerfOptions& options = parsed.options;
   RawWorkload raw;
   CLI::App app(
-      "Moves and verifies messages between two processes through a NCCL net plugin, without NCCL or a GPU.\n"
-      "Both processes run on this host, or on two hosts: start --server on the other host, then --client "
-      "HOST here.\n"
-      "verbena-perf report DIR -o FILE makes a page of results that were stored with --json.");
+      "Moves and verifies messages between two processes through an NCCL net plugin, without NCCL or a "
+      "GPU.\nBoth processes run on this host, or on two hosts: start --server on the other host, then "
+      "--client HOST here.\nverbena-perf report DIR -o FILE makes a page of results that were stored with "
+      "--json.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();
   add_host_options(app, options);

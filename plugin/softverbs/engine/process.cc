@@ -53,10 +53,9 @@ bool may_listen() {
   const auto& rails = wire::get_rail_addresses();
   if (std::none_of(rails.begin(), rails.end(), wire::is_open_to_others)) return true;
   warn(
-      "connections to other hosts are off, because there is no job key: every host that reaches the port "
-      "could read and write registered memory; let VERBENA_JOB_KEY_FILE name a file with a secret, the same "
-      "for every process, or "
-      "set SOFTVERBS_INSECURE=1 on a network that nobody else can reach");
+      "connections to other hosts are off, because there is no job key: any host that can reach the port "
+      "could read and write registered memory; set VERBENA_JOB_KEY_FILE to the path of a file with a secret, "
+      "the same for every process, or set SOFTVERBS_INSECURE=1 on a network that nobody else can reach");
   return false;
 }
 
@@ -102,7 +101,7 @@ Process* Process::open() {
         first, first + kProcessSlots - 1, taken_ports);
   } else if (claim.slot == kProcessSlots) {
     warn(
-        "more than %u processes use the same SOFTVERBS_DIR and SOFTVERBS_JOB; give each job another "
+        "more than %u processes use the same SOFTVERBS_DIR and SOFTVERBS_JOB; give each job a different "
         "SOFTVERBS_JOB",
         kProcessSlots);
   }

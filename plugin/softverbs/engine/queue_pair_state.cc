@@ -48,7 +48,7 @@ int check_route(const Qp& qp, const ibv_gid& gid) {
   inet_ntop(AF_INET6, gid.raw, name, sizeof(name));
   warn("queue pair %u: GID %s is not on this host, and softverbs uses no network: set SOFTVERBS_NETDEVS %s",
        qp.base.qp_num, name,
-       qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on that host too");
+       qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on the peer's host too");
   return ENETUNREACH;
 }
 
@@ -73,18 +73,18 @@ void warn_of_unreachable(const Qp& qp, int cause) {
   const uint32_t number = qp.attributes.dest_qp_num;
   if (cause != ENOENT) {
     warn(
-        "queue pair %u: cannot copy to and from the process of queue pair %u: %s (both must run as one "
-        "user, allowed to trace each other: see kernel.yama.ptrace_scope, the container's seccomp profile, "
-        "CAP_SYS_PTRACE)",
+        "queue pair %u: cannot copy to and from the process of queue pair %u: %s (both processes must run as "
+        "the same user, and must be allowed to trace each other: see kernel.yama.ptrace_scope, the "
+        "container's seccomp profile, CAP_SYS_PTRACE)",
         qp.base.qp_num, number, strerror(cause));
     return;
   }
   static std::atomic<bool> is_said{false};
   if (is_said.exchange(true)) return;
   warn(
-      "queue pair %u: cannot find the process of queue pair %u: it has exited, uses another SOFTVERBS_JOB or "
-      "SOFTVERBS_DIR, or is in another container: share PIDs and /dev/shm (docker: --pid, "
-      "--ipc), or set SOFTVERBS_NETDEVS (such as eth0) on both",
+      "queue pair %u: cannot find the process of queue pair %u: the process has exited, uses a different "
+      "SOFTVERBS_JOB or SOFTVERBS_DIR, or is in another container: let the containers share PIDs and "
+      "/dev/shm (docker: --pid, --ipc), or set SOFTVERBS_NETDEVS (such as eth0) for both processes",
       qp.base.qp_num, number);
 }
 

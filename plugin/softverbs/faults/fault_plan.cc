@@ -179,9 +179,8 @@ std::string read_rule(const std::vector<std::string_view>& words, Rule& rule) {
     if (known.name == words[0]) verb = &known;
   }
   if (verb == nullptr)
-    return "unknown fault (known are: fail, error, drop, delay, limit, down, event, lose, duplicate, "
-           "reorder, "
-           "corrupt; a path begins with / or .)";
+    return "unknown fault (the faults are fail, error, drop, delay, limit, down, event, lose, duplicate, "
+           "reorder and corrupt; the path of a plan begins with / or .)";
   rule.action = verb->action;
   if (rule.action == Action::kError) rule.status = IBV_WC_WR_FLUSH_ERR;
   std::set<std::string_view> seen;

@@ -208,7 +208,7 @@ bool Copier::greet(std::string& why) {
   if (got != sizeof(hello)) {
     why = got == 0 ? "the copier exited at its start" : "the copier did not start within a minute";
   } else if (hello.version != copier::kProtocolVersion || hello.lane_bytes != sizeof(copier::SharedLane)) {
-    why = find_program() + " has another version than this library";
+    why = find_program() + " has a different version from this library";
   } else if (hello.error != 0) {
     hello.text[sizeof(hello.text) - 1] = '\0';
     why = hello.text;

@@ -29,15 +29,16 @@ void read_setting(const SettingOf<Config>& setting, Config& config) {
   if (!origin) return;
   const std::string problem = set_value(setting, origin->value, config);
   if (!problem.empty())
-    warn("%s: %s (value %s, range %s): using %s", origin->name.c_str(), problem.c_str(), origin->value,
-         describe_range(setting).c_str(), show_value(setting, config).c_str());
+    warn("%s: %s (value %s, range %s), so softverbs uses %s", origin->name.c_str(), problem.c_str(),
+         origin->value, describe_range(setting).c_str(), show_value(setting, config).c_str());
 }
 
 Config read_environment() {
   Config config;
   for (const auto& setting : kSettings) read_setting(setting, config);
   find_unknown_names(environ, [](std::string_view name, const char* nearest) {
-    warn("%.*s: unknown and ignored: did you mean %s?", static_cast<int>(name.size()), name.data(), nearest);
+    warn("%.*s is unknown and is ignored; did you mean %s?", static_cast<int>(name.size()), name.data(),
+         nearest);
   });
   config.has_device_count = getenv("SOFTVERBS_DEVICES") != nullptr;
   for (char& letter : config.job) {

@@ -56,8 +56,8 @@ Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   if (directory->fd_ < 0 || !lock_life(directory->fd_, F_RDLCK) || !directory->map()) {
     const int error = errno;
     warn(
-        "%s: cannot create or map the shared tables, or they are not trustworthy: %s (set SOFTVERBS_DIR to a "
-        "folder that you own, the same for every process of the job)",
+        "%s: the shared tables cannot be created or mapped, or other users could change them: %s (set "
+        "SOFTVERBS_DIR to a folder that you own, the same for every process of the job)",
         directory->folder_.c_str(), strerror(error));
     if (directory->fd_ >= 0) close(directory->fd_);
     errno = error;
@@ -78,7 +78,7 @@ void Directory::find_place() {
       const int private_place = open_folder(AT_FDCWD, parent.c_str());
       if (private_place < 0) break;
       close(private_place);
-      warn("%s: belongs to another user: using %s", folder_.c_str(), parent.c_str());
+      warn("%s belongs to another user, so softverbs uses %s", folder_.c_str(), parent.c_str());
     }
     sweep(parent);
     folder_ = parent + "/" + make_folder_name() + (config.job.empty() ? "" : "-" + config.job);

@@ -47,24 +47,24 @@ const char* read_key(const char* path, std::vector<uint8_t>& key) {
   struct stat status {};
   const char* problem = nullptr;
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
-    problem = "it is not a regular file";
+    problem = "the file is not a regular file";
   else if (status.st_uid != geteuid() && status.st_uid != 0)
-    problem = "it belongs to another user";
+    problem = "the file belongs to another user";
   else if ((status.st_mode & 077) != 0)
-    problem = "users other than its owner may use it: set its mode to 0600";
+    problem = "users other than the owner may use the file: set its mode to 0600";
   key.resize(kMaxBytes + 2);
   const ssize_t count = problem == nullptr ? read(fd, key.data(), key.size()) : 0;
   close(fd);
   if (problem != nullptr) return problem;
   key.resize(count > 0 ? static_cast<size_t>(count) : 0);
   if (!key.empty() && key.back() == '\n') key.pop_back();
-  return key.size() < kMinBytes || key.size() > kMaxBytes ? "it must hold 16 to 4096 bytes" : nullptr;
+  return key.size() < kMinBytes || key.size() > kMaxBytes ? "the file must hold 16 to 4096 bytes" : nullptr;
 }
 
 bool load() {
   const std::string& path = get_config().key_file;
   if (path.empty() && get_config().encryption)
-    warn("VERBENA_ENCRYPTION=1 needs a job key: name its file with VERBENA_JOB_KEY_FILE");
+    warn("VERBENA_ENCRYPTION=1 needs a job key: set VERBENA_JOB_KEY_FILE to the path of the key file");
   if (path.empty()) return !get_config().encryption;
   auto loaded = std::make_unique<Secret>();
   const char* problem = read_key(path.c_str(), loaded->key);

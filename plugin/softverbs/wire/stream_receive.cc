@@ -118,7 +118,9 @@ void Stream::receive() {
     if (count < 0 && errno == EAGAIN) return;
     if (count < 0 && errno == ECONNRESET && try_again()) return;
     if (count < 0 && errno == EBADMSG) {
-      warn("a connection to another host is closed: the data is not what its process encrypted and sent");
+      warn(
+          "a connection to another host was closed, because the received data is not what the peer encrypted "
+          "and sent");
       return link_.fail("a record cannot be decrypted");
     }
     if (count < 0 && errno != EINTR) return link_.fail(strerror(errno));
@@ -180,7 +182,8 @@ bool Stream::take_hello() {
   else if (hello.refusal != kWelcome)
     problem = "the peer refuses the connection (another SOFTVERBS_JOB or version?)";
   else if (has_key() && (!check_welcome(said_, hello) || !sign_ready(said_, hello, ready)))
-    problem = "the peer has another job key: VERBENA_JOB_KEY_FILE must name the same key for every process";
+    problem =
+        "the peer has a different job key: VERBENA_JOB_KEY_FILE must name the same key for every process";
   std::shared_ptr<crypto::EncryptedStream> encryption;
   if (problem == nullptr && get_protection() == kEncrypted) {
     encryption = make_encryption(said_, hello, true);

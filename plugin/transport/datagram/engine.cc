@@ -658,7 +658,7 @@ std::string Engine::describe() const {
                  "  small-message buffers: %u in unexpected messages, %u being copied,  %u idle of %u\n",
                  shorts.parked(), shorts.held() + shorts.moving(), core_.short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
-    base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager ones\n", i,
+    base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager packets\n", i,
                  pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = core_.peer(id);

@@ -169,7 +169,8 @@ Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engi
   const auto id = make_engine_id(handle.engine);
   if (!id) return id.error();
   if (*id != handle.engine.id)
-    return base::fail(Status::kRemote, "%s: the engine id in the handle does not match its engine",
+    return base::fail(Status::kRemote,
+                      "%s: the engine id in the handle does not match the engine that the handle describes",
                       connector->describe().c_str());
   const bool are_we_keyed = connector->engine_->name().is_keyed != 0;
   if (are_we_keyed != (handle.engine.is_keyed != 0)) {
@@ -220,9 +221,10 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     }
     engine_->pass();
     if (engine_->peer_of(peer_).has_left)
-      return base::fail(Status::kRemote,
-                        "%s: the peer's process has closed all its connections on that device; see its log",
-                        describe().c_str());
+      return base::fail(
+          Status::kRemote,
+          "%s: the peer's process has closed all its connections on its device; see the peer's log",
+          describe().c_str());
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
       if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
       call_again();

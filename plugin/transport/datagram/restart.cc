@@ -36,7 +36,7 @@ void Engine::note_given_up(uint32_t id) {
   give_up(id,
           base::fail(
               Status::kRemote,
-              "datagrams: %s closed the connection because it received nothing from this process for its "
+              "datagrams: %s closed the connection, because it received nothing from this process within its "
               "VERBENA_FAILOVER_TIMEOUT_MS; check whether this process was stopped or the network was down",
               peer.text.c_str()));
 }

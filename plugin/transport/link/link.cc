@@ -89,7 +89,7 @@ base::Result<Link> Link::create(const Options& options) {
   if (!std::ranges::all_of(link.rails_, &verbs::Device::has_failed)) return failure.error();
   return base::fail(base::Status::kSystem, "device %s:%d%s: cannot create queue pairs: the device has failed",
                     link.device(0).name().c_str(), link.device(0).port_number(),
-                    link.rails() > 1 ? " and the others of its net device" : "");
+                    link.rails() > 1 ? " and the other ports of its network device" : "");
 }
 
 // A rail without queue pairs needs no completion queue.
@@ -123,8 +123,10 @@ void Link::leave_rail(uint32_t rail) {
   std::erase_if(completions_, [&](const RailQueue& queue) { return queue.rail == rail; });
   addresses_[rail].port.link_layer = 0;
   if (rails() > 1 && !rails_[rail]->has_failed())
-    base::log_warn("device %s:%d: a connection is made without this rail: its queue pairs cannot be created",
-                   rails_[rail]->name().c_str(), rails_[rail]->port_number());
+    base::log_warn(
+        "device %s:%d: a connection is made without this rail, because the rail's queue pairs cannot be "
+        "created",
+        rails_[rail]->name().c_str(), rails_[rail]->port_number());
 }
 
 bool Link::is_replaceable(uint32_t queue_pair) const {
@@ -284,8 +286,8 @@ base::Outcome Link::check_wanted() const {
   if (joining_.wanted_pairs == all_pairs() || base::parameters().failover) return {};
   const auto left = static_cast<uint32_t>(std::countr_one(joining_.wanted_pairs));
   return base::fail(base::Status::kRemote,
-                    "%s: the peer cannot reach this address and starts without this queue pair; set "
-                    "VERBENA_FAILOVER=1 on this rank too, as on the peer, to connect without it",
+                    "%s: the peer cannot reach this address and starts without this queue pair; to connect "
+                    "without this queue pair, set VERBENA_FAILOVER=1 on this rank, as on the peer",
                     describe(left).c_str());
 }
 

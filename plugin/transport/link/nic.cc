@@ -84,13 +84,14 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     nic->has_data_direct = !device->data_direct_path().empty();
     nic->takes_out_of_order = device->max_out_of_order_receives() >= protocol::kMessageRing;
     if (base::parameters().out_of_order) {
-      base::log_info("device %s:%d: completes up to %u receives of a queue pair out of order%s",
-                     device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
-                     nic->takes_out_of_order ? "" : ": too few, so its connections use in-order delivery");
+      base::log_info(
+          "device %s:%d can complete up to %u receives of a queue pair out of order%s",
+          device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
+          nic->takes_out_of_order ? "" : "; these are too few, so its connections use in-order delivery");
     }
     if (inline_bytes < verbs::kInlineBytes) {
       base::log_info(
-          "device %s:%d: sends at most %u bytes inline: grants, which have %u bytes, are sent from "
+          "device %s:%d sends at most %u bytes inline, so grants, which have %u bytes, are sent from "
           "registered memory",
           device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
     }

@@ -81,10 +81,13 @@ std::string explain_no_path(std::span<const PortAddress> ours, std::span<const P
       return judge_reach(own, other, options.ipv4_prefix_bits) == Reach::kOtherSubnet;
     });
   });
-  if (is_subnet) cause = "no subnet in common, and VERBENA_SUBNET_PAIRING=1 allows no other subnet";
-  return "no rail reaches one of the peer's: " + cause +
-         "; ours: " + describe_rails(ours, options.ipv4_prefix_bits) +
-         "; the peer's: " + describe_rails(theirs, options.ipv4_prefix_bits);
+  if (is_subnet)
+    cause =
+        "the two ends have no subnet in common, and VERBENA_SUBNET_PAIRING=1 pairs rails only within a "
+        "subnet";
+  return "no rail reaches a rail of the peer: " + cause +
+         "; rails of this rank: " + describe_rails(ours, options.ipv4_prefix_bits) +
+         "; rails of the peer: " + describe_rails(theirs, options.ipv4_prefix_bits);
 }
 
 }  // namespace verbena::transport

@@ -52,8 +52,8 @@ void log_distance(int gpu, const verbs::Device& device) {
   const std::string address = base::find_gpu_pci_address(gpu);
   if (address.empty() || topology::trim_to_pci_device(device.sysfs_path()).empty()) return;
   const auto& machine = topology::Topology::system();
-  base::log_info("GPU %d (%s): device %s:%d is at the distance: %s", gpu,
-                 machine.describe_device(address).c_str(), device.name().c_str(), device.port_number(),
+  base::log_info("GPU %d (%s): distance to device %s:%d: %s", gpu, machine.describe_device(address).c_str(),
+                 device.name().c_str(), device.port_number(),
                  topology::describe(machine.measure_distance(address, device.sysfs_path())));
 }
 
@@ -230,11 +230,11 @@ base::Result<BouncePool::Queue*> BouncePool::choose_queue(verbs::Device& device,
   if (auto outcome = add_queue(device, rail); !outcome) {
     if (best != nullptr || !rail.runs.empty()) return outcome.error();
     rail.lacks_shared_queues = is_unsupported(outcome.error().errno_value);
-    base::log_warn(
-        rail.lacks_shared_queues
-            ? "device %s:%d: supports no shared receive queues, so each queue pair has its own receive queue"
-            : "device %s:%d: the queue pairs of this connection have receive queues of their own",
-        device.name().c_str(), device.port_number());
+    base::log_warn(rail.lacks_shared_queues
+                       ? "device %s:%d does not support shared receive queues, so each queue pair has its "
+                         "own receive queue"
+                       : "device %s:%d: each queue pair of this connection has its own receive queue",
+                   device.name().c_str(), device.port_number());
     return nullptr;
   }
   return rail.queues.back().get();

@@ -43,7 +43,7 @@ bool GetPush::connect(Rail& rail) {
 
 void GetPush::ask(Rail& rail) {
   if (rail.pair.number() == 0 && !connect(rail))
-    return fail(rail, "the port has no queue pair to itself, an earlier line says why", false);
+    return fail(rail, "the port has no queue pair to itself; an earlier line says why", false);
   verbs::OneSidedRequest request;
   request.opcode = verbs::Opcode::kRead;
   request.signaled = true;

@@ -341,7 +341,7 @@ void Lane::note_settled(uint32_t q, uint32_t repeated) {
 
 void Lane::note_revived(uint32_t q) {
   if (observed_ != nullptr) observed_->note_rail_up(options_.rails[q].here, q);
-  base::log_info("endpoint of rank %u: rank %u, lane %u, %s: works again", endpoint_.rank(), peer(), number(),
+  base::log_info("endpoint of rank %u: rank %u, lane %u, %s works again", endpoint_.rank(), peer(), number(),
                  describe(q).c_str());
   causes_[q].clear();
 }

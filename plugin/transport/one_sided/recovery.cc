@@ -69,7 +69,7 @@ void OneSidedEndpoint::absorb(uint32_t peer, const protocol::LaneRecord& record)
   const auto shared = static_cast<uint32_t>(from.rails.size());
   const bool is_of_endpoint = record.kind >= LaneRecordKind::kWordRail;
   if (!is_sane(record, options_.lanes, is_of_endpoint ? options_.rails : shared))
-    return fail_peer(peer, "invalid recovery record: both ranks need the same version of verbena");
+    return fail_peer(peer, "invalid recovery record: both ranks need the same release of Verbena");
   switch (record.kind) {
     case LaneRecordKind::kGivenUp:
       return fail_peer(
@@ -79,7 +79,8 @@ void OneSidedEndpoint::absorb(uint32_t peer, const protocol::LaneRecord& record)
       const auto found = std::find_if(from.rails.begin(), from.rails.end(),
                                       [&](const RailPair& rail) { return rail.there == record.rail; });
       if (found == from.rails.end() || record.generation <= from.word_moves_heard)
-        return fail_peer(peer, "it moved its words to a rail that does not reach this rank");
+        return fail_peer(
+            peer, "the peer now receives accesses to its words on a rail that does not reach this rank");
       from.word_moves_heard = record.generation;
       for (const auto& lane : from.lanes) lane->set_main(static_cast<uint32_t>(found - from.rails.begin()));
       return;
@@ -107,14 +108,14 @@ void OneSidedEndpoint::stop_rail(uint32_t rail) {
     for (uint32_t q = 0; q < lane.rails(); ++q) {
       if (lane.rail(q).here != rail) continue;
       if (lane.recovery().is_live(q))
-        lane.note_cause(q, lane.describe(q) + ": moving the words of this rank to another rail");
+        lane.note_cause(q, lane.describe(q) + ": this rank moves the accesses to its words to another rail");
       lane.fail_queue_pair(q);
     }
   });
 }
 
 void OneSidedEndpoint::tell_word_rail(uint32_t rail, uint32_t moves) {
-  base::log_info("endpoint of rank %u: its words moved to rail %s", options_.rank,
+  base::log_info("endpoint of rank %u: peers now access the words of this rank over rail %s", options_.rank,
                  name_rail(device(rail)).c_str());
   told_word_rail_.store(rail, std::memory_order_release);
   protocol::LaneRecord record;
@@ -231,7 +232,7 @@ void OneSidedEndpoint::look_for_silence() {
     if (!stall.is_line_due(longest_ns)) return;
     if (lane.observed() != nullptr) lane.observed()->note_stall(longest_ns);
     base::log_warn(
-        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, none completed for %s "
+        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, and none has completed for %s "
         "(VERBENA_STALL_WARNING_MS)",
         options_.rank, lane.peer(), lane.number(), lane.open_operations(),
         base::show_duration(longest_ns).c_str());
@@ -257,7 +258,7 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
              " (VERBENA_FAILOVER_TIMEOUT_MS " + std::to_string(base::parameters().failover_timeout_ms) +
              " ms)";
     case LaneFailure::kPeerGone:
-      return rails + "; the process of that rank has exited";
+      return rails + "; the process of the peer has exited";
     case LaneFailure::kUncertain:
       return lane.cause(q) +
              "; writes of words were in flight, and the device does not report which of them were executed";
@@ -267,7 +268,7 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
     case LaneFailure::kGivenUp:
       break;
   }
-  return lane.describe(q) + ": invalid recovery record: both ranks need the same version of verbena";
+  return lane.describe(q) + ": invalid recovery record: both ranks need the same release of Verbena";
 }
 
 // Called on the service thread. The driver answers in its next poll.
@@ -278,7 +279,8 @@ bool OneSidedEndpoint::dump_state(StateDump&) {
 }
 
 StateDump OneSidedEndpoint::dump_from_outside() const {
-  return {"endpoint of rank " + std::to_string(options_.rank) + ": its thread does not poll the endpoint\n"};
+  return {"endpoint of rank " + std::to_string(options_.rank) +
+          ": no state, because the endpoint's thread does not poll\n"};
 }
 
 StateDump OneSidedEndpoint::describe() const {
@@ -289,7 +291,8 @@ StateDump OneSidedEndpoint::describe() const {
                describe_rail().c_str());
   if (communicator_id() != 0) base::append(text, ", communicator 0x%llx", as_ull(communicator_id()));
   text += ", open" + describe_since(opened_at_ns_);
-  base::append(text, "; its words are accessed over %s\n", name_rail(device(word_rail_.rail())).c_str());
+  base::append(text, "; peers access the words of this rank over %s\n",
+               name_rail(device(word_rail_.rail())).c_str());
   for (uint32_t peer = 0; peer < options_.count_ranks; ++peer) {
     if (!peers_[peer].error.empty()) {
       dump.is_idle = false;
@@ -302,7 +305,7 @@ StateDump OneSidedEndpoint::describe() const {
     if (is_idle) return;
     base::append(text, "  rank %u, lane %u: %u operations open, %u of them not issued%s; %llu complete",
                  lane.peer(), lane.number(), lane.open_operations(), lane.unissued_operations(),
-                 lane.waits_for_word_rail() ? " (a request for a word waits until the rail of words works)"
+                 lane.waits_for_word_rail() ? " (an access to a word waits until the rail for words works)"
                  : lane.awaits_answers()    ? " (adds wait for the peer to poll)"
                                             : "",
                  as_ull(lane.count_done()));

@@ -369,11 +369,12 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
                            explain_no_path(ours, theirs, read_pairing_options()));
   }
   if ((address.add_rings != 0) != (agent_ != nullptr)) {
-    return fail(error, name_rank(peer) +
-                           (agent_ != nullptr ? " adds by atomics of its device, this rank"
-                                              : " adds by its agent, this rank by atomics") +
-                           (agent_ != nullptr ? " by its agent" : " of its device") +
-                           ": one word cannot be added to in both ways");
+    return fail(error,
+                name_rank(peer) +
+                    (agent_ != nullptr ? " adds to words by atomics of its device, but this rank adds"
+                                       : " adds to words by its agent, but this rank adds by atomics") +
+                    (agent_ != nullptr ? " by its agent" : " of its device") +
+                    "; the two ways cannot be mixed for one word");
   }
   if (agent_ != nullptr) {
     joined.add_rings->remote = address.add_rings;
@@ -432,7 +433,10 @@ bool OneSidedEndpoint::prepare(uint32_t peer, std::span<const std::byte> bytes, 
   const bool is_due = peer < options_.count_ranks &&
                       peers_[peer].state.load(std::memory_order_relaxed) == State::kAddressed &&
                       peers_[peer].lanes.empty();
-  if (!is_due) return fail(error, name_rank(peer) + " is not waiting to be connected");
+  if (!is_due)
+    return fail(error, name_rank(peer) +
+                           " cannot be connected: it is not in this group, is already connected, or "
+                           "local_address() was not called for it");
   PeerAddress address;
   std::string problem;
   if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, options_.rails, &address, &problem))
@@ -464,7 +468,7 @@ bool OneSidedEndpoint::add_region(uint32_t id, const EndpointMemory& memory, std
   const std::lock_guard lock(setup_mutex_);
   const std::string name = "region " + std::to_string(id);
   if (id >= options_.max_regions || regions_.find_local(id) != nullptr)
-    return fail(error, name + " exists already, or its id is out of range");
+    return fail(error, name + " already exists, or its id is out of range");
   if (memory.address == nullptr || memory.bytes == 0) return fail(error, name + " has no memory");
   const bool is_gpu = memory.dmabuf_fd >= 0 || base::find_owning_gpu(memory.address) != base::kNoGpu;
   LocalRegion region{static_cast<std::byte*>(memory.address), memory.bytes, !is_gpu};
@@ -502,7 +506,7 @@ bool OneSidedEndpoint::add_remote_region(uint32_t peer, uint32_t id, std::span<c
   const std::lock_guard lock(setup_mutex_);
   const std::string name = "region " + std::to_string(id) + " of " + name_rank(peer);
   if (peer >= options_.count_ranks || id >= options_.max_regions || regions_.find_remote(peer, id) != nullptr)
-    return fail(error, name + " exists already, or its rank or id is out of range");
+    return fail(error, name + " already exists, or its rank or id is out of range");
   RegionAddress address;
   std::string problem;
   if (!decode(bytes, name_blob(peer, 0), id, &address, &problem))

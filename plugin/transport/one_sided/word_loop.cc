@@ -87,7 +87,7 @@ void WordLoop::look_for_silence(uint32_t rail) {
 void WordLoop::post() {
   Rail& rail = rails_[rail_];
   if (rail.pair.number() == 0 && !connect(rail))
-    return fail("the port has no queue pair to itself, an earlier line says why");
+    return fail("the port has no queue pair to itself; an earlier line says why");
   std::array<verbs::OneSidedRequest, kMaxWords> requests{};
   size_t count = 0;
   for (uint32_t i = 0; i < words_.size(); ++i) {

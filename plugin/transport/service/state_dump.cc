@@ -75,8 +75,8 @@ void write_report(const DumpRequest& request, const std::vector<StateDump>& dump
   if (path.empty() && request.cause == ReportCause::kFailure) return;  // only the trace wanted this report
   if (path.empty()) return log_lines(text, is_asked_for);
   if (base::append_to_file(path, text)) {
-    base::log_info("state of %zu connections and handshakes added to %s: %s", dumps.size(), path.c_str(),
-                   request.what.c_str());
+    base::log_info("state of %zu connections and handshakes was appended to %s: %s", dumps.size(),
+                   path.c_str(), request.what.c_str());
   }
 }
 
@@ -220,7 +220,7 @@ void start_reports() {
   const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "requested by a signal"); };
   if (base::take_signal(signal, on_signal, nullptr)) return;
   base::log_warn(
-      "dump: VERBENA_DUMP_SIGNAL has no effect: the previous line gives the cause; choose another signal");
+      "dump: VERBENA_DUMP_SIGNAL has no effect (the previous line gives the cause); choose another signal");
 }
 
 void stop_reports() {

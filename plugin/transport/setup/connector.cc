@@ -16,7 +16,7 @@ namespace {
 std::string describe_refusal(uint32_t refusal) {
   switch (static_cast<protocol::Refusal>(refusal)) {
     case protocol::Refusal::kVersion:
-      return "it speaks another protocol version; use one Verbena release everywhere";
+      return "it speaks a different protocol version; use one Verbena release everywhere";
     case protocol::Refusal::kResources:
       return "it could not create its end of the connection; its log says why";
     case protocol::Refusal::kKeyMissing:
@@ -188,8 +188,8 @@ base::Outcome Connector::accept_welcome() {
   }
   if (welcome_.process != handle_.process) {
     return base::fail(base::Status::kRemote,
-                      "connect to %s: the process that answers is not the one that created the handle, so "
-                      "that rank has probably been restarted; restart all ranks together",
+                      "connect to %s: the process that answers is not the process that created the handle, "
+                      "so the peer has probably been restarted; restart all ranks together",
                       peer_.c_str());
   }
   PeerSockets::instance().add(own_, handle_.process, welcome_.id);

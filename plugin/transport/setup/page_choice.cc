@@ -20,8 +20,9 @@ constexpr uint64_t kRunMessageBytes = 1 << 20;  // the default length of a slice
 
 BouncePool::Kind choose_kind(const Nic& nic) {
   if (!std::ranges::all_of(nic.rails, &verbs::Device::receives_to_gpu)) {
-    base::log_info("device %s: bounce pages are in host memory: its libmlx5 lacks mlx5dv_create_qp()",
-                   nic.name.c_str());
+    base::log_info(
+        "device %s: bounce pages are in host memory, because the device's libmlx5 lacks mlx5dv_create_qp()",
+        nic.name.c_str());
     return BouncePool::Kind::kHostPages;
   }
   switch (base::parameters().bounce) {
@@ -30,7 +31,7 @@ BouncePool::Kind choose_kind(const Nic& nic) {
     case base::BouncePlace::kGpu:
       // The pages of the pool are registered by their addresses.
       if (nic.supports_gpu_pointers) return BouncePool::Kind::kGpuPages;
-      base::log_info("device %s: takes no addresses of GPU memory: bounce pages are in host memory",
+      base::log_info("device %s does not accept addresses of GPU memory, so bounce pages are in host memory",
                      nic.name.c_str());
       return BouncePool::Kind::kHostPages;
     case base::BouncePlace::kAuto:

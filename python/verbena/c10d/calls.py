@@ -117,7 +117,7 @@ class Calls:
             try:
                 self._store.wait([f"{step}/{rank}"], self._timeout)
             except RuntimeError as error:
-                self._failure = f"rank {rank} has not come within {self._timeout.total_seconds():g} s, the group's timeout, to connect"
+                self._failure = f"rank {rank} has not connected within {self._timeout.total_seconds():g} s, the group's timeout"
                 raise dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}") from error
             texts.append(self._store.get(f"{step}/{rank}").decode())
         return texts

@@ -94,7 +94,7 @@ class GroupCoordinator:
                                    "torch.distributed.init_process_group() with the same ranks, or use the group's own calls")
             if dist.get_rank() != self.rank or dist.get_world_size() <= max(self.ranks):
                 raise RuntimeError(f"{self.unique_name}: this process is rank {self.rank} in a group of ranks {self.ranks}, but "
-                                   f"torch.distributed calls it rank {dist.get_rank()} of {dist.get_world_size()}")
+                                   f"in torch.distributed it is rank {dist.get_rank()} of {dist.get_world_size()}")
             if int(torch.__version__.split(".")[0]) < 2:
                 raise RuntimeError(f"a process group of {self.unique_name} alone needs PyTorch 2.0 or newer, not {torch.__version__}")
             self._cpu_group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)

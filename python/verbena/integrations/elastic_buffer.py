@@ -116,7 +116,7 @@ class ElasticBuffer:
         maximum that any routing needs, and rows after the received rows are not written. A dispatch with a `handle` never uses do_cpu_sync."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is not None and (topk_idx is not None or do_cpu_sync or handle.do_expand != do_expand):
-            raise ValueError("with a handle, pass neither topk_idx nor do_cpu_sync, and the do_expand of the handle's dispatch")
+            raise ValueError("with a handle, pass neither topk_idx nor do_cpu_sync, and pass the do_expand of the dispatch that returned the handle")
 
         def move() -> tuple[Any, list[Any]]:
             _wait_for(previous_event_before_epilogue)

@@ -39,7 +39,7 @@ def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str =
     try:
         switch_on()
     except Exception as error:
-        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what} and keeps its own: "
+        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what}, so the engine keeps its own: "
                       f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
 
 

@@ -17,7 +17,7 @@ BLOCKS = 0  # maximum of a kernel; 0: as many as fit
 
 def switch_on_experts_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
     """Calls switch_on() if USE_VERBENA_MOE is 1. Entry points call this function."""
-    switch_on_if_asked(engine, switch_on, SWITCH, "dispatch and combine of experts")
+    switch_on_if_asked(engine, switch_on, SWITCH, "dispatch and combine for experts")
 
 
 class Exchanges:
@@ -63,7 +63,7 @@ def find_exchanges(group: Any) -> Exchanges | None:
         try:
             _exchanges[group] = Exchanges(group)
         except Exception as error:  # the engine can use its own
-            warnings.warn(f"verbena: the engine keeps its own dispatch and combine of experts: {error}", stacklevel=2)
+            warnings.warn(f"verbena: the engine keeps its own dispatch and combine for experts: {error}", stacklevel=2)
             _exchanges[group] = None
     return _exchanges[group]
 

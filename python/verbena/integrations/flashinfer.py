@@ -58,7 +58,7 @@ def _make_class() -> Any:
             if self._sent is not None:
                 raise RuntimeError("call combine() before the next dispatch()")
             if eplb_local_stats is not None:
-                raise ValueError("statistics of the experts' load are not sent with the tokens: gather them separately")
+                raise ValueError("statistics of the experts' load are not sent with the tokens: gather the statistics separately")
             import torch
             tokens = self.params.max_tokens_per_rank if max_tokens_per_rank is None else max_tokens_per_rank
             exchange = next((one for one in self._exchanges if one.max_tokens >= tokens), None)

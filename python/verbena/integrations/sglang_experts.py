@@ -46,13 +46,13 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
         options = {"experts": config.num_experts, "top_k": config.top_k, "hidden": config.hidden_size,
                    "max_scale_bytes": 4 * -(-config.hidden_size // 128)}
         if utils.is_sbo_enabled():
-            raise NotImplementedError("--enable-single-batch-overlap is not supported, because it combines rows while they are computed")
+            raise NotImplementedError("--enable-single-batch-overlap is not supported, because this mode combines rows while the rows are still being computed")
         mode = utils.get_deepep_mode()
         batches = 2 if utils.is_tbo_enabled() else 1
         small = exchanges.get(batches, max_tokens=tokens, **options) if mode.enable_low_latency() else []
         large = exchanges.get(batches, max_tokens=MAX_TOKENS, **options) if mode.enable_normal() else []
     except Exception as error:
-        warnings.warn(f"verbena: SGLang keeps its own dispatch and combine of experts: {type(error).__name__}: {error}", stacklevel=2)
+        warnings.warn(f"verbena: SGLang keeps its own dispatch and combine for experts: {type(error).__name__}: {error}", stacklevel=2)
         return None
     make, make_all = _make_classes()
     return make_all([make(mode, *[one[number] if one else None for one in (small, large)], config.runner_backend) for number in range(batches)])

@@ -55,8 +55,8 @@ class VerbenaAllreduce(EngineCollectives):
         """Called for attributes that a newer vLLM reads. Returns 0 for mnnvl_ attributes, meaning "no such buffers"; no other
         value is safe to invent."""
         if name.startswith("mnnvl_"):
-            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which is unknown here; returning 0, "
-                          "which means that there is no buffer of multi-node NVLink", stacklevel=2)
+            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which Verbena does not know; its value is 0, "
+                          "which means that there is no multi-node NVLink buffer", stacklevel=2)
             setattr(self, name, 0)
             return 0
         raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's class does not have: "

@@ -60,7 +60,7 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
         found = [exchanges.get(max(1, config.num_ubatches), max_tokens=tokens, **options)
                  for tokens in (shapes[-1:] if is_batched else shapes)]
     except Exception as error:
-        warnings.warn(f"verbena: vLLM keeps its own dispatch and combine of experts: {type(error).__name__}: {error}", stacklevel=2)
+        warnings.warn(f"verbena: vLLM keeps its own dispatch and combine for experts: {type(error).__name__}: {error}", stacklevel=2)
         return None
     return _make_class()(found, exchanges.rank, is_batched, quant_config, routing_tables)
 

@@ -171,7 +171,7 @@ class ExpertExchange(CollectivePart):
             self._expect_handle(ids)
             if weights is not None or ids.tokens != x.shape[0]:
                 raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows, or weights were "
-                                 "passed: pass as many rows, and no weights")
+                                 "passed: pass the same number of rows, and no weights")
             ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
@@ -282,18 +282,18 @@ class ExpertExchange(CollectivePart):
         try:
             self._expect_handle(out)
             if out.grouping != grouping:
-                raise ValueError(f"its rows are grouped by {Grouping(out.grouping).name}, but the rows of this call by {grouping.name}")
+                raise ValueError(f"its rows are grouped by {Grouping(out.grouping).name}, but this call groups rows by {grouping.name}")
             place = self._find_place(grouping, 0 if out.row_sources is None else out.row_sources.numel())
             rows, factors = _find_forms(place, x, scales, cast, column_scales)
             expect_like(out.rows, *rows)
             if (out.scales is None) != (factors is None):
-                raise ValueError(f"it has {'no scales, but this call returns some' if out.scales is None else 'scales, but this call returns none'}")
+                raise ValueError(f"it has {'no scales, but this call returns scales' if out.scales is None else 'scales, but this call returns none'}")
             if factors is not None:
                 expect_like(out.scales.transpose(-1, -2) if column_scales else out.scales, *factors)
             for one in () if grouping == Grouping.RANK else (out.row_sources, out.row_experts):
                 expect_like(one, place, torch.int32)
         except (TypeError, ValueError) as cause:
-            raise ValueError(f"`out` does not match this call's result: {cause};  pass the result of a dispatch with the same "
+            raise ValueError(f"`out` does not match this call's result: {cause}; pass the result of a dispatch with the same "
                              "grouping, cast, shapes and types, or None") from None
 
     def _expect_handle(self, dispatched: Dispatched) -> None:

@@ -78,7 +78,7 @@ class SymmKernel(KernelInterface):
             return value
         if value.backend not in self.served:
             served = ", ".join(one.name for one in sorted(self.served))
-            raise RuntimeError(f"{self.__name__} is linked for {served}, and the context is of {value.backend.name}: pass that "
+            raise RuntimeError(f"{self.__name__} is linked for {served}, but the backend of the context is {value.backend.name}: pass this "
                                "backend to @requires_symm")
         return value.device_context
 

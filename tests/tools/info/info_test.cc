@@ -105,7 +105,7 @@ TEST(Info, WithoutAUsableDeviceSaysWhatToDo) {
   EXPECT_EQ(document["reason"], "no_device");
   const ToolRun text = run_info("VERBENA_HCA=mlx5", "");
   EXPECT_EQ(text.status, kExitNoDevice);
-  EXPECT_TRUE(mentions(text, "unset it, or name a device")) << text.output;
+  EXPECT_TRUE(mentions(text, "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device")) << text.output;
 }
 
 TEST(Info, ADeviceThatIsDownIsShownAsSuch) {

@@ -80,9 +80,9 @@ TEST(InfoAdvice, IsDecidedByCodes) {
   machine.init_fault = InitFault::kNoDevice;
   EXPECT_TRUE(advises(machine, "There is no RDMA device"));
   machine.ports[2].disuse = Disuse::kNotSelected;
-  EXPECT_TRUE(advises(machine, "unset it, or name a device"));
+  EXPECT_TRUE(advises(machine, "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device"));
   machine.init_fault = InitFault::kSettings;
-  EXPECT_TRUE(advises(machine, "correct or unset that variable"));
+  EXPECT_TRUE(advises(machine, "correct or unset the variable"));
 }
 
 // Without the plugin's tables nothing is known about the libraries of NCCL.

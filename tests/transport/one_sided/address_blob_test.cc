@@ -115,15 +115,15 @@ TEST(AddressBlobTest, RefusesWhatWasMadeForOthersAndSaysSo) {
     EXPECT_FALSE(try_region(region, &problem, expected));
     EXPECT_THAT(problem, HasSubstr(why));
   };
-  expect_refused({kNames.nonce + 1, kNames.from, kNames.to, kNames.count_ranks}, "another group");
-  expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks}, "another rank's");
+  expect_refused({kNames.nonce + 1, kNames.from, kNames.to, kNames.count_ranks}, "a different group");
+  expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks}, "the address of another rank");
   expect_refused({kNames.nonce, kNames.from, kNames.to + 1, kNames.count_ranks}, "for another rank");
-  expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1}, "another size");
+  expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1}, "a different size");
   EXPECT_FALSE(try_peer(peer, &problem, kNames, kLanes + 1));
   PeerAddress found;
   EXPECT_FALSE(decode(peer, kNames, kLanes, kRails - 1, &found, &problem));
   EXPECT_FALSE(try_region(region, &problem, kNames, kId + 1));
-  EXPECT_THAT(problem, HasSubstr("another region's"));
+  EXPECT_THAT(problem, HasSubstr("another region"));
   EXPECT_FALSE(try_region(std::span(peer).first(region.size()), &problem));
 }
 

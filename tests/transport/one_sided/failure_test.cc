@@ -400,7 +400,9 @@ TEST(WithoutAtomicsTest, RanksThatAddInOtherWaysDoNotConnect) {
         EXPECT_FALSE(endpoint->has_atomics());
         tell_bytes(channel, endpoint->local_address(1, &error));
         EXPECT_FALSE(endpoint->connect(1, hear_bytes(channel), &error));
-        EXPECT_THAT(error, HasSubstr("rank 1 adds by atomics of its device, this rank by its agent"));
+        EXPECT_THAT(
+            error,
+            HasSubstr("rank 1 adds to words by atomics of its device, but this rank adds by its agent"));
       }}),
       {[](Channel& channel) {
         choose_devices();

@@ -44,7 +44,7 @@ pull_in_turn() { # RAILS CABLES OPTION...
     pull "$cable"
     wait_for_line "$times" 'send to .*queue pairs are left' || missed=1
     plug "$cable"
-    wait_for_line "$times" 'send to .*: works again' || missed=1
+    wait_for_line "$times" 'send to .* works again' || missed=1
     [ $missed = 0 ] || break
   done
   touch "$work/enough"

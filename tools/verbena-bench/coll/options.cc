@@ -59,33 +59,32 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "sets the number of verified rounds")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
-  app.add_option("--experts", plan.moe_experts, "with --moe: number of experts of all ranks together")
+  app.add_option("--experts", plan.moe_experts, "with --moe: total number of experts on all ranks")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--top-k", plan.moe_top_k, "with --moe: number of experts per token")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   app.add_option("--row-bytes", plan.moe_row_bytes,
-                 "with --moe: bytes of a dispatched row, a multiple of 16; default: two per element")
+                 "with --moe: bytes of each dispatched row, a multiple of 16; default: two bytes per element")
       ->check(CLI::Range(0, 1 << 20));
   app.add_option("--scale-bytes", plan.moe_scale_bytes,
-                 "with --moe: bytes of scales of a dispatched row, a multiple of 4; default: none")
+                 "with --moe: bytes of scales for each dispatched row, a multiple of 4; default: no scales")
       ->check(CLI::Range(0, 1 << 16));
   app.add_option(
          "--grouping", plan.moe_grouping,
          "with --moe: layout of the dispatched rows. rank: grouped by source rank; expert: grouped by "
-         "expert; "
-         "ragged: grouped by expert, with each group directly after the previous one. With expert and "
-         "ragged, combine takes a row of each expert instead of a row of each rank")
+         "expert; ragged: grouped by expert, with each group directly after the previous one. With expert "
+         "and ragged, combine takes one row from each expert instead of one row from each rank")
       ->check(CLI::IsMember({"rank", "expert", "ragged"}))
       ->capture_default_str();
   app.add_option("--alignment", plan.moe_alignment,
-                 "with --grouping ragged: rows at whose multiples groups begin")
+                 "with --grouping ragged: each group begins at a multiple of this number of rows")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--calibrate", options.calibrate,
-                 "write the measurements to this tuning file; the library chooses algorithms by it if "
-                 "VERBENA_TUNING_FILE names it")
+                 "write the measurements to this tuning file; the library uses the file to choose algorithms "
+                 "if VERBENA_TUNING_FILE is set to its path")
       ->type_name("FILE");
   app.add_option("--delay", plan.delay_us,
                  "test --pdl: each kernel pauses for this number of microseconds before it waits for the "
@@ -106,20 +105,19 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
       "--chosen", [&](int64_t) { plan.all_shapes = false; },
       "measure only the algorithm that the library chooses, not all algorithms");
   app.add_flag("--pdl", plan.pdl,
-               "use programmatic dependent launch: a kernel lets the next one start before it has ended");
+               "use programmatic dependent launch: a kernel lets the next kernel start before its own end");
   app.add_option(
       "--soak", plan.soak,
       "afterwards replay one graph this number of times with changing data, and check every result");
   app.add_option(
       "--random", plan.random,
-      "afterwards make this number of random calls, with tensors of up to the largest of --sizes, "
-      "and check every element; operation, type, size, algorithm and grouping are the same on all "
-      "ranks; alignment, in-place use, delay, graph and stream differ between ranks. The ranks then "
-      "make an eighth as many dispatches and combines of mixtures of experts whose "
-      "shapes, layouts and routes are random");
+      "afterwards make this number of random calls, with tensors of up to the largest of --sizes, and check "
+      "every element; operation, type, size, algorithm and grouping are the same on all ranks; alignment, "
+      "in-place use, delay, graph and stream differ between ranks. The ranks then make one eighth of this "
+      "number of dispatches and combines of a mixture of experts, with random shapes, layouts and routes");
   app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();
   app.add_option("--chain", plan.chain,
-                 "operations in the shorter of the two graphs; the longer one has twice as many")
+                 "number of operations in the shorter of the two graphs; the longer graph has twice as many")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--blocks", plan.blocks, "maximum number of blocks of a kernel")

@@ -420,7 +420,7 @@ void Rank::check_all() {
         ++round;
       }
       tell("checked " + std::to_string(wrong) + " " + subject.operation_name + " " + subject.type_name + " " +
-           std::to_string(bytes) + " bytes, every way");
+           std::to_string(bytes) + " bytes, by every algorithm");
     }
   }
   for (const uint64_t bytes : plan_.sizes) {
@@ -429,7 +429,7 @@ void Rank::check_all() {
                        find_operation("all_reduce")};
     for (const auto& contender : list_contenders(sums, bytes)) wrong += check_chain(*contender, bytes);
     tell("checked " + std::to_string(wrong) + " all_reduce i32 " + std::to_string(bytes) +
-         " bytes, in graphs, each on the result of the one before, every way");
+         " bytes, in graphs, each with the result of the previous call, by every algorithm");
   }
 }
 

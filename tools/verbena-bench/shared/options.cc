@@ -8,7 +8,8 @@ void add_bench_options(CLI::App& app, const BenchOptions& options) {
   app.add_option("--repeats,-r", options.repeats, "number of samples of each figure")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  add_timeout_option(app, options.timeout_s, "abort if nothing is reported or finished for this time");
+  add_timeout_option(app, options.timeout_s,
+                     "abort if no process reports or finishes anything within this time");
   add_output_options(app, options.output);
 }
 

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   app.add_option("RANK", plan.rank, "this rank")->required();
   app.add_option("RANKS", plan.count_ranks, "number of ranks")->required();
   app.add_option("GPU", plan.gpu, "device index")->required();
-  app.add_option("SAMPLES", plan.rounds, "samples of each figure; 0: checks only")->required();
+  app.add_option("SAMPLES", plan.rounds, "samples of each figure; 0 means checks only")->required();
   style_help(app, find_self_executable().filename());
   const int status = parse_arguments(app, argc, argv, [] {});
   if (status >= 0) return status;

@@ -56,8 +56,8 @@ void add_sweep_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   app.option_defaults()->delimiter('\0');
   add_size_options(app, raw.sizes);
   app.get_option("--sizes")->description(
-      "bytes of a message, up to 4M: one, a range BEGIN:END in steps of --factor, or a list (default 512K; "
-      "with --latency 4K; with --live 8,4K,64K,512K,1M)");
+      "bytes of a message, up to 4M: one size, a range BEGIN:END in steps of --factor, or a list (default "
+      "512K; with --latency 4K; with --live 8,4K,64K,512K,1M)");
   app.add_flag("--targets", options.targets,
                "run the cases with target figures and the latency measurement; ignores the options above");
 }
@@ -77,7 +77,7 @@ void add_run_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   app.add_option("--messages", raw.messages, "with --latency and --live: number of messages")
       ->check(CLI::Range(10, 1000000));
   app.add_option("--nccl-kernel", options.nccl_kernel,
-                 "also measure NCCL's own kernel, from this image, which compile-nccl-kernel made")
+                 "also measure NCCL's own kernel, from this image, which compile-nccl-kernel has created")
       ->type_name("FILE");
 }
 

@@ -1,6 +1,6 @@
 /* A broadcast queue from one writer to many readers. Each reader gets every message, in order. Readers on the
- * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for a limited time and
- * then sleeps on a futex, so an idle queue uses no CPU. C API of libverbena.so.
+ * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for a limited time
+ * and then sleeps on a futex, so an idle queue uses no CPU. C API of libverbena.so.
  *
  * Setup: create a writer, send its handle to the readers by any means, and attach each reader. Then the
  * writer and all readers call verbena_queue_wait_until_ready().
@@ -26,9 +26,10 @@ extern "C" {
 
 typedef struct verbena_queue verbena_queue;
 
-/* In place of a spinning time, for readers: if messages come at regular intervals, a waiting reader sleeps until
- * shortly before the next message is expected and spins until shortly after. It spins for at most a quarter of
- * the interval, or all the time if the interval is shorter than 0.8 ms. Otherwise a wait spins for 20 us. */
+/* In place of a spinning time, for readers: if messages come at regular intervals, a waiting reader sleeps
+ * until shortly before the next message is expected and spins until shortly after. It spins for at most a
+ * quarter of the interval, or all the time if the interval is shorter than 0.8 ms. Otherwise a wait spins for
+ * 20 us. */
 #define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
 
 /* Opaque handle of a queue. The application copies the handle to the readers. */

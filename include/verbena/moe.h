@@ -1,8 +1,8 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
- * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the GPU.
- * Within a host a row goes once to each rank, however many of its experts are there, in one NVLink hop. Between
- * hosts a row goes once to each host, over NICs, and one sum of each host comes back. Results have the same bits
- * in every run.
+ * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the
+ * GPU. Within a host a row goes once to each rank, however many of its experts are there, in one NVLink hop.
+ * Between hosts a row goes once to each host, over NICs, and one sum of each host comes back. Results have
+ * the same bits in every run.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
@@ -11,9 +11,9 @@
  *   verbena_moe_combine(moe, &combine, stream);          // their rows, handle -> one row for each token
  *
  * Experts are numbered 0 to experts - 1; rank r has those from r * experts / ranks on. Every rank makes the
- * same calls in the same order, with the same row_bytes, scale_bytes, order and blocks, and with rows by rank or
- * grouped by expert on all of them; the number of tokens, ids, addresses and streams are each rank's own. A rank
- * with 0 tokens makes the calls too.
+ * same calls in the same order, with the same row_bytes, scale_bytes, order and blocks, and with rows by rank
+ * or grouped by expert on all of them; the number of tokens, ids, addresses and streams are each rank's own.
+ * A rank with 0 tokens makes the calls too.
  *
  * An id that is negative or not below `experts` names no expert: that slot of the token is not sent and adds
  * nothing. A token without any expert is not sent, and its combined row is zeros. An expert that is twice in
@@ -31,9 +31,10 @@
  * makes the exchange usable again.
  *
  * Several hosts: 2 to 8, with the same number of ranks on each, and a context whose network is Verbena's own
- * (verbena_context_create()). The counterparts of a rank have the same place among the ranks of the other hosts.
- * A rank's rows reach another host by its counterpart there, which passes them on and in a combine adds the rows
- * of its host: the phase RECEIVE does both, so a call makes no progress between hosts before all ranks' RECEIVE.
+ * (verbena_context_create()). The counterparts of a rank have the same place among the ranks of the other
+ * hosts. A rank's rows reach another host by its counterpart there, which passes them on and in a combine
+ * adds the rows of its host: the phase RECEIVE does both, so a call makes no progress between hosts before
+ * all ranks' RECEIVE.
  */
 #ifndef VERBENA_MOE_H
 #define VERBENA_MOE_H
@@ -63,19 +64,19 @@ typedef struct {
 
 /* How the rows of a dispatch's output are grouped. */
 typedef enum {
-  /* [ranks][max_tokens]: each row that came once, from source rank r the first counts[r] rows, in the order of
-   * its tokens. */
+  /* [ranks][max_tokens]: each row that came once, from source rank r the first counts[r] rows, in the order
+   * of its tokens. */
   VERBENA_MOE_BY_RANK = 0,
-  /* [experts / ranks][ranks * max_tokens]: for each expert of this rank the first expert_counts[e] rows, in the
-   * order of source ranks, then of tokens. A row is there for each of its experts on this rank. */
+  /* [experts / ranks][ranks * max_tokens]: for each expert of this rank the first expert_counts[e] rows, in
+   * the order of source ranks, then of tokens. A row is there for each of its experts on this rank. */
   VERBENA_MOE_BY_EXPERT = 1,
   /* [output_rows]: the same groups one after the other. The group of an expert begins at expert_begins[e], a
    * multiple of `alignment` rows. */
   VERBENA_MOE_RAGGED = 2
 } verbena_moe_grouping;
 
-/* Byte offsets of a handle's tensors. [ranks][max_tokens] counts the rows that came by source rank and number:
- * row i of source rank r has index r * max_tokens + i, in every grouping. */
+/* Byte offsets of a handle's tensors. [ranks][max_tokens] counts the rows that came by source rank and
+ * number: row i of source rank r has index r * max_tokens + i, in every grouping. */
 typedef struct {
   size_t bytes;   /* of a handle */
   size_t counts;  /* int32 [ranks]: rows that came from each rank */
@@ -103,8 +104,8 @@ typedef enum {
   VERBENA_MOE_ROWS = 0,
   /* `rows` has one row for each expert of each row that came: [ranks][max_tokens][top_k][hidden]; slots whose
    * id is -1 are not read. After a dispatch that groups by expert, `rows` is grouped like its output. The
-   * experts' rank adds the rows with their weights in top-k order, and rounds. The source rank adds these sums
-   * as VERBENA_MOE_ROWS does. */
+   * experts' rank adds the rows with their weights in top-k order, and rounds. The source rank adds these
+   * sums as VERBENA_MOE_ROWS does. */
   VERBENA_MOE_REDUCED = 1,
   /* The same rows; each goes to the source rank, which adds them with their weights in top-k order. Takes up
    * to top_k / ranks times the bytes. Of ranks on one host only. */
@@ -112,18 +113,19 @@ typedef enum {
 } verbena_moe_order;
 
 /* The phases of a call may be separate kernels: SEND sends this rank's rows, RECEIVE waits for the other
- * ranks' rows. Kernels
- * that run between the two have all multiprocessors. The two phases have the same arguments except for `phase`
- * and `blocks`; RECEIVE with any other difference returns VERBENA_INVALID_USAGE. The memory that the arguments
- * name must not change between the phases, and the output is complete after RECEIVE. An exchange has at most
- * one dispatch and one combine in flight. The phases of a call are the same on all ranks. */
+ * ranks' rows. Kernels that run between the two have all multiprocessors. The two phases have the same
+ * arguments except for `phase` and `blocks`; RECEIVE with any other difference returns VERBENA_INVALID_USAGE.
+ * The memory that the arguments name must not change between the phases, and the output is complete after
+ * RECEIVE. An exchange has at most one dispatch and one combine in flight. The phases of a call are the same
+ * on all ranks. */
 typedef enum {
   VERBENA_MOE_BOTH = 0,
   VERBENA_MOE_SEND = 1,
   VERBENA_MOE_RECEIVE = 2,
   /* Of a dispatch that groups by expert, between SEND and RECEIVE: waits for the ids of all rows and writes
    * counts, sources, ids and weights of the handle. The caller can then count the rows, and RECEIVE may have
-   * another `output`, `output_scales`, `output_rows`, `row_sources` and `row_experts` than the phases before. */
+   * another `output`, `output_scales`, `output_rows`, `row_sources` and `row_experts` than the phases
+   * before. */
   VERBENA_MOE_RECEIVE_IDS = 3
 } verbena_moe_phase;
 
@@ -149,22 +151,23 @@ typedef struct {
   uint32_t blocks;     /* of the kernel, at most those of the options; 0: those of the options */
   verbena_moe_phase phase;
   /* VERBENA_OPS_NOT_QUANTISED; or VERBENA_OPS_FP8_BLOCK, _FP8_BLOCK_POWER or _FP8_BLOCK_EXPONENT, to quantise
-   * rows of `type` while they are sent. Then row_bytes is of the input, 2 for each of n elements, a multiple of
-   * 32; scale_bytes is 0 and scales NULL; output rows have n bytes (e4m3). Each row of output_scales has
-   * (n + 127) / 128 floats, or for _FP8_BLOCK_EXPONENT (n + 511) / 512 words of four UE8M0 exponents each, the
-   * first in the lowest byte. element = byte * scale, scale = largest magnitude of 128 elements / 448, at least
-   * 1e-4 / 448. max_row_bytes and max_scale_bytes limit the quantised rows and their float scales. */
+   * rows of `type` while they are sent. Then row_bytes is of the input, 2 for each of n elements, a multiple
+   * of 32; scale_bytes is 0 and scales NULL; output rows have n bytes (e4m3). Each row of output_scales has
+   * (n + 127) / 128 floats, or for _FP8_BLOCK_EXPONENT (n + 511) / 512 words of four UE8M0 exponents each,
+   * the first in the lowest byte. element = byte * scale, scale = largest magnitude of 128 elements / 448, at
+   * least 1e-4 / 448. max_row_bytes and max_scale_bytes limit the quantised rows and their float scales. */
   verbena_ops_quantisation quantisation;
   verbena_ops_type type; /* of rows that are quantised: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   verbena_moe_grouping grouping;
   uint32_t alignment;   /* VERBENA_MOE_RAGGED: of the groups, in rows, at most 65536; 0: 1 */
   uint32_t output_rows; /* VERBENA_MOE_RAGGED: rows of the output. verbena_moe_max_rows() are enough for any
-                           routing. If the groups need more, the call fails on all ranks, as after a timeout. */
+                           routing. If the groups need more, the call fails on all ranks, as after a
+                           timeout. */
   /* 1: the scales that quantise are stored in columns, a float or word for each row after another:
    * [groups][scales of a row][rows of a group], where VERBENA_MOE_RAGGED is one group. */
   uint32_t column_scales;
-  /* Of groups by expert, or NULL. For each row of the output: the row that came, counted as in the handle; and
-   * the expert, 0 to experts / ranks - 1. -1 for rows without a token. int32 [rows of the output]. */
+  /* Of groups by expert, or NULL. For each row of the output: the row that came, counted as in the handle;
+   * and the expert, 0 to experts / ranks - 1. -1 for rows without a token. int32 [rows of the output]. */
   int32_t* row_sources;
   int32_t* row_experts;
 } verbena_moe_dispatch_arguments;
@@ -180,8 +183,8 @@ typedef struct {
   const void* handle;            /* of this rank's dispatch */
   void* output;                  /* [tokens][hidden], begins at a multiple of 16 bytes */
   verbena_moe_grouping grouping; /* of the dispatch */
-  /* VERBENA_MOE_EXACT: [tokens][top_k], used instead of the weights of the dispatch; NULL: those of the dispatch.
-   * NULL in other orders, whose sums at the experts' ranks need the weights of the dispatch. */
+  /* VERBENA_MOE_EXACT: [tokens][top_k], used instead of the weights of the dispatch; NULL: those of the
+   * dispatch. NULL in other orders, whose sums at the experts' ranks need the weights of the dispatch. */
   const float* weights;
 } verbena_moe_combine_arguments;
 
@@ -203,12 +206,12 @@ VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint
  * @param context  outlives the exchange
  * @param options  copied
  * @param moe   receives the exchange, which verbena_moe_destroy() frees; unchanged after an error
- * @param team  1 to 32 ranks, on one host or evenly distributed over several; ranks of a host reach each other by
- *              loads and stores. NULL on ranks that are not members, whose handle serves the collective calls
- *              alone. The team may be freed before the exchange.
+ * @param team  1 to 32 ranks, on one host or evenly distributed over several; ranks of a host reach each
+ *              other by loads and stores. NULL on ranks that are not members, whose handle serves the
+ *              collective calls alone. The team may be freed before the exchange.
  * @return VERBENA_INVALID_ARGUMENT where the options are invalid and VERBENA_REMOTE_ERROR on the other ranks;
- *         VERBENA_INVALID_USAGE if the ranks' options differ, or the team spans hosts and has not the same number
- *         of ranks on each, spans more than 8, has the option `exact` or another library's network. */
+ *         VERBENA_INVALID_USAGE if the ranks' options differ, or the team spans hosts and has not the same
+ *         number of ranks on each, spans more than 8, has the option `exact` or another library's network. */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
 /* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on
@@ -221,16 +224,16 @@ VERBENA_API verbena_result verbena_moe_reset(verbena_moe* moe);
  * @param text    receives the reason, truncated to `length` bytes including its terminating zero; may be NULL
  * @param length  bytes */
 VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, size_t length);
-/* Leaves ranks out of later calls: a bit for each rank of the team that takes part. Ids of experts of the other
- * ranks are ignored, no row comes from them, and no call waits for them. Initially all ranks take part. All
- * ranks of the mask must set the same mask between the same two calls; the other ranks make no calls. The
- * function does not communicate. A graph keeps the mask of its capture. A handle serves calls with the mask of
- * its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then this
- * function.
+/* Leaves ranks out of later calls: a bit for each rank of the team that takes part. Ids of experts of the
+ * other ranks are ignored, no row comes from them, and no call waits for them. Initially all ranks take part.
+ * All ranks of the mask must set the same mask between the same two calls; the other ranks make no calls. The
+ * function does not communicate. A graph keeps the mask of its capture. A handle serves calls with the mask
+ * of its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then
+ * this function.
  * If the team spans hosts, only whole hosts can be left out, or the ranks of one place on all hosts.
  * @param living  the bit of this rank is set
- * @return VERBENA_INVALID_USAGE between the phases of a call, and if the mask has a rank that was left out of a call
- *         since the last reset: its memory is not in the state of the others' */
+ * @return VERBENA_INVALID_USAGE between the phases of a call, and if the mask has a rank that was left out of
+ *         a call since the last reset: its memory is not in the state of the others' */
 VERBENA_API verbena_result verbena_moe_set_mask(verbena_moe* moe, uint64_t living);
 /* @param living  receives the mask */
 VERBENA_API verbena_result verbena_moe_get_mask(const verbena_moe* moe, uint64_t* living);
@@ -238,9 +241,10 @@ VERBENA_API verbena_result verbena_moe_get_mask(const verbena_moe* moe, uint64_t
  * @param layout  receives the offsets and the bytes of a handle */
 VERBENA_API verbena_result verbena_moe_get_layout(const verbena_moe* moe, verbena_moe_layout* layout);
 
-/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel and returns.
- * @return VERBENA_INVALID_ARGUMENT names an argument that is out of range; VERBENA_TIMEOUT names the rank that
- *         was late in an earlier call */
+/* Sends this rank's tokens, and receives the tokens of all ranks for its experts. Enqueues a kernel and
+ * returns.
+ * @return VERBENA_INVALID_ARGUMENT names an argument that is out of range; VERBENA_TIMEOUT names the rank
+ *         that was late in an earlier call */
 VERBENA_API verbena_result verbena_moe_dispatch(verbena_moe* moe,
                                                 const verbena_moe_dispatch_arguments* arguments,
                                                 verbena_stream stream);

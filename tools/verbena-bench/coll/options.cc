@@ -112,8 +112,8 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
       "afterwards replay one graph this number of times with changing data, and check every result");
   app.add_option(
       "--random", plan.random,
-      "afterwards make this number of random calls, with tensors of up to the largest of --sizes, "
-      "and check every element; operation, type, size, algorithm and grouping are the same on all "
+      "afterwards make this number of random calls, some with RMSNorm, with tensors of up to the largest of "
+      "--sizes, and check every element; operation, type, size, algorithm and grouping are the same on all "
       "ranks; alignment, in-place use, delay, graph and stream differ between ranks. The ranks then "
       "make an eighth as many dispatches and combines of mixtures of experts whose "
       "shapes, layouts and routes are random");

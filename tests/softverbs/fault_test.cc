@@ -44,12 +44,11 @@ TEST_F(FaultTest, AQueryTellsHowManyPacketsWereCarriedOut) {
     ASSERT_EQ(send.post(*left), 0);
     ASSERT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
   }
-  Send read(IBV_WR_RDMA_READ, 2);
-  ASSERT_EQ(read.from(source, 0, 5000).to(target.address(), target.mr()->rkey).post(*left), 0);  // 2
+  ASSERT_EQ(
+      Send(IBV_WR_RDMA_READ, 2).from(source, 0, 5000).to(target.address(), target.mr()->rkey).post(*left),
+      0);  // 2
   Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 3);
-  add.from(source, 0, 8);
-  add.request.wr.atomic = {target.address(), 1, 0, target.mr()->rkey};
-  ASSERT_EQ(add.post(*left), 0);  // 1
+  ASSERT_EQ(add.from(source, 0, 8).add(1, {target.address(), target.mr()->rkey}).post(*left), 0);  // 1
   for (const ibv_wc& wc : left_node.wait_completions(2)) ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(right->to_state(IBV_QPS_ERR), 0);
   EXPECT_EQ((query(*right) - first) & 0xffffff, 10U);
@@ -152,7 +151,7 @@ TEST_F(FaultTest, DeregisteredRemoteMemory) {
   gone.drop_mr();
   connect();
   Send send = write(64);
-  expect_failure(send.to(memory.address, memory.rkey), IBV_WC_REM_ACCESS_ERR);
+  expect_failure(send.to(memory), IBV_WC_REM_ACCESS_ERR);
   expect_async(right_node.context, IBV_EVENT_QP_ACCESS_ERR, right->qp);
 }
 
@@ -249,12 +248,8 @@ TEST_F(FaultTest, RequestsBehindAFailureAreFlushed) {
   for (size_t i = 0; i < 3; ++i) {
     chain[i].request.wr_id = i;
     chain[i].request.send_flags = IBV_SEND_SIGNALED;
-    chain[i].request.sg_list = chain[i].sges.data();
-    chain[i].request.num_sge = 1;
-    chain[i].request.next = i < 2 ? &chain[i + 1].request : nullptr;
   }
-  ibv_send_wr* bad = nullptr;
-  ASSERT_EQ(ibv_post_send(left->qp, &chain[0].request, &bad), 0);
+  ASSERT_EQ(post_together(*left, chain), 0);
   const auto completions = left_node.wait_completions(3);
   EXPECT_EQ(completions[0].status, IBV_WC_SUCCESS);
   EXPECT_EQ(completions[1].status, IBV_WC_REM_ACCESS_ERR);
@@ -290,8 +285,9 @@ TEST_F(FaultTest, CompletionQueueOverrunIsAnEvent) {
   QueuePair loop(node);
   loop.connect(loop.address());
   for (uint64_t i = 0; i < 6; ++i) {
-    Send send(IBV_WR_RDMA_WRITE, i);
-    ASSERT_EQ(send.from(buffer, 0, 8).to(buffer.address() + 8, buffer.mr()->rkey).post(loop), 0);
+    ASSERT_EQ(
+        Send(IBV_WR_RDMA_WRITE, i).from(buffer, 0, 8).to(buffer.address() + 8, buffer.mr()->rkey).post(loop),
+        0);
   }
   expect_async(node.context, IBV_EVENT_CQ_ERR, node.cq);
 }

@@ -91,11 +91,19 @@ class QueuePair {
   int to_state(ibv_qp_state state);
   ibv_qp_state query_state();
 
-  int post_receive(uint64_t wr_id, Buffer& buffer, size_t offset, size_t bytes);
+  int post_receive(uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes);
+  int post_receive(uint64_t wr_id, ibv_sge piece);
 
  private:
   Node& node_;
   QpOptions options_;
+};
+
+struct RemoteMemory {
+  uint64_t address;
+  uint32_t rkey;
+
+  RemoteMemory operator+(uint64_t offset) const { return {address + offset, rkey}; }
 };
 
 // A send work request with up to a few pieces, filled step by step.
@@ -105,10 +113,18 @@ struct Send {
 
   Send(ibv_wr_opcode opcode, uint64_t wr_id, unsigned flags = IBV_SEND_SIGNALED);
   Send& from(const Buffer& buffer, size_t offset, size_t bytes);
+  Send& from(ibv_sge piece);
   Send& to(uint64_t remote_address, uint32_t rkey);
+  Send& to(const RemoteMemory& remote) { return to(remote.address, remote.rkey); }
   Send& with_immediate(uint32_t value);
+  // What a fetch-and-add adds, and where.
+  Send& add(uint64_t operand, const RemoteMemory& remote);
   int post(QueuePair& queue_pair);
 };
+
+// Posts requests in one call.
+int post_together(const QueuePair& pair, const std::vector<Send*>& sends);
+int post_together(const QueuePair& pair, std::vector<Send>& sends);
 
 int post_shared(ibv_srq* srq, uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes);
 
@@ -193,11 +209,6 @@ struct TwoNodes {
   Node left_node, right_node;
   Buffer source, target;
   std::unique_ptr<QueuePair> left, right;
-};
-
-struct RemoteMemory {
-  uint64_t address;
-  uint32_t rkey;
 };
 
 // How often an attack is made: `usual`, or as often as a whole attack takes, with WHOLE_ATTACKS=1, and says

@@ -117,14 +117,7 @@ TEST_F(TransferTest, ChainIsExecutedInOrder) {
   constexpr int kCount = 20;
   std::vector<Send> chain;
   for (int i = 0; i < kCount; ++i) chain.push_back(write(static_cast<uint64_t>(i), 100));
-  for (int i = 0; i < kCount; ++i) {
-    Send& send = chain[static_cast<size_t>(i)];
-    send.request.sg_list = send.sges.data();
-    send.request.num_sge = 1;
-    if (i + 1 < kCount) send.request.next = &chain[static_cast<size_t>(i) + 1].request;
-  }
-  ibv_send_wr* bad = nullptr;
-  ASSERT_EQ(ibv_post_send(left->qp, &chain[0].request, &bad), 0);
+  ASSERT_EQ(post_together(*left, chain), 0);
   const auto completions = left_node.wait_completions(kCount);
   for (int i = 0; i < kCount; ++i)
     EXPECT_EQ(completions[static_cast<size_t>(i)].wr_id, static_cast<uint64_t>(i));

@@ -1,8 +1,6 @@
 // libverbena_ops.so: verbena/moe.h.
 #include "verbena/moe.h"
 
-#include <algorithm>
-
 #include "device/ops/guard.h"
 #include "device/ops/moe_exchange.h"
 

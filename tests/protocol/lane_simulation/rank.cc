@@ -1,6 +1,5 @@
 #include "protocol/lane_simulation/rank.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace verbena::protocol::lane_simulation {

@@ -1,7 +1,6 @@
 // libverbena_nvshmem.so: creates contexts over NVSHMEM's symmetric heap. It does not need NVSHMEM's headers,
 // because it declares the functions itself, as NVSHMEM 3 documents them.
 #include <algorithm>
-#include <cstring>
 
 #include "device/backends/cuda_calls.h"
 #include "device/backends/process_library.h"

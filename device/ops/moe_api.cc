@@ -1,8 +1,6 @@
 // Implements verbena/moe.h for libverbena_ops.so.
 #include "verbena/moe.h"
 
-#include <algorithm>
-
 #include "device/ops/guard.h"
 #include "device/ops/moe_exchange.h"
 

@@ -1,6 +1,5 @@
 #include "base/signal_event.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>

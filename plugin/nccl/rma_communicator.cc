@@ -1,7 +1,6 @@
 #include "nccl/rma_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/log.h"
 #include "base/parameters.h"

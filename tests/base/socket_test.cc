@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
-#include <cstring>
 #include <numeric>
 #include <set>
 #include <vector>

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "bootstrap/support/ranks.h"
 #include "tests/base/log_capture.h"

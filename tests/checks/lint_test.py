@@ -25,6 +25,8 @@ BAD = {
     "format of a comment's rows": ("plugin/base/bad.h", "#pragma once\n//   post   " + "word " * 19 + "end\n//   it.\n//          More.\n",
                                    "plugin/base/bad.h:3: a row of a comment is torn apart"),
     "format of a long comment": ("plugin/base/bad.h", "#pragma once\n// " + "x" * 108 + "\n", "plugin/base/bad.h:2: a comment of 111 columns"),
+    "format of a long block comment": ("plugin/base/bad.h", "#pragma once\n/* A\n * " + "x" * 108 + "\n */\n",
+                                       "plugin/base/bad.h:3: a comment of 111 columns"),
     "layers": ("plugin/protocol/bad.h", '#pragma once\n#include <infiniband/verbs.h>\n', "plugin/protocol/bad.h"),
     "shell": ("tools/bad.sh", "cd /tmp\nrm -rf $1/*\ncd $2\n", "tools/bad.sh"),
     "shell by its first line": ("tools/bad", "#!/bin/sh\ncd $2\n", "tools/bad:"),

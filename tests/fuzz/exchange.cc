@@ -2,10 +2,7 @@
 // ranks that may say anything: the numbers that they gather, the addresses of their lanes and regions, their
 // votes. Then operations on what came of it. What is real: the plugin's side of every collective call, its
 // endpoint and lanes; also the 128 bytes that NCCL carries.
-#include <array>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "bootstrap/rendezvous.h"

@@ -1,6 +1,5 @@
 // Callers at a queue's sockets that are no readers of it, and no writer.
 #include <gmock/gmock.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -1,7 +1,5 @@
 // The copier: what goes on while the application's threads hold the driver's lock, and its life as a process.
-#include <dirent.h>
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -49,10 +47,7 @@ struct Loop {
 
 ibv_wc write_bytes(Node& node, QueuePair& pair, const Registered& near, const Registered& far,
                    uint64_t bytes) {
-  Send write(IBV_WR_RDMA_WRITE, 1);
-  write.sges.push_back({near.memory.address(), static_cast<uint32_t>(bytes), near.mr->lkey});
-  write.to(far.memory.address(), far.mr->rkey);
-  EXPECT_EQ(write.post(pair), 0);
+  EXPECT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, bytes)).to(far.remote()).post(pair), 0);
   return node.wait_completion(kPatienceMs);
 }
 
@@ -99,9 +94,7 @@ void expect_to_go_on(Loop& loop, Registered& near, Registered& far, int far_gpu,
   near.memory.fill(7, bytes);
   const uint64_t end = far.memory.address() + bytes;
   const Blocked blocked(far_gpu, blocker, (end - 1) / 8 * 8);
-  Send write(IBV_WR_RDMA_WRITE, 1);
-  write.sges.push_back({near.memory.address(), static_cast<uint32_t>(bytes), near.mr->lkey});
-  ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, bytes)).to(far.remote()).post(loop.left), 0);
   EXPECT_EQ(loop.node.wait_completion(kGoOnMs).status, IBV_WC_SUCCESS) << "stops";
   const auto deadline = steady_clock::now() + std::chrono::milliseconds(kGoOnMs);
   while (is_spinning() && steady_clock::now() < deadline) usleep(100);
@@ -140,9 +133,7 @@ void drive_reads(Blocker blocker) {
   near.memory.clear(kBytes);
   const uint64_t flag = far.memory.address() + 8192;
   const Blocked blocked(0, blocker, flag);
-  Send read(IBV_WR_RDMA_READ, 1);
-  read.sges.push_back({near.memory.address(), 4096, near.mr->lkey});
-  ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 1).from(near.piece(0, 4096)).to(far.remote()).post(loop.left), 0);
   EXPECT_EQ(loop.node.wait_completion(kGoOnMs).status, IBV_WC_SUCCESS) << "stops";
   EXPECT_TRUE(near.memory.matches(3, 0, 4096));
   Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
@@ -216,10 +207,11 @@ TEST_F(CopierTest, ManyRegionsComeAndGo) {
         regions.push_back(
             ibv_reg_mr(loop.node.pd, reinterpret_cast<void*>(memories.back()->address()), 4096, kAllAccess));
         ASSERT_NE(regions.back(), nullptr);
-        Send write(IBV_WR_RDMA_WRITE, 1);
-        write.sges.push_back({near.memory.address(), 64, near.mr->lkey});
-        ASSERT_EQ(write.to(memories.back()->address(), regions.back()->rkey).post(loop.left), 0);
-        ASSERT_EQ(loop.node.wait_completion().status, IBV_WC_SUCCESS);
+        ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1)
+                      .from(near.piece(0, 64))
+                      .to(memories.back()->address(), regions.back()->rkey)
+                      .run(loop.left),
+                  IBV_WC_SUCCESS);
         ASSERT_TRUE(memories.back()->matches(9, 0, 64));
       }
       EXPECT_GE(count_mapped(), static_cast<size_t>(kRegions));
@@ -248,7 +240,7 @@ TEST_F(CopierTest, DeregistrationWaitsForTheCopyFromThisMemory) {
     }
     Send write(IBV_WR_RDMA_WRITE, 1);
     write.sges.push_back({memory.address(), kBytes, near->lkey});
-    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+    ASSERT_EQ(write.to(far.remote()).post(loop.left), 0);
     std::atomic<bool> is_released{false};
     std::thread releasing([&] {
       usleep(100'000);
@@ -285,9 +277,7 @@ TEST_F(CopierTest, LeavesTheCpuWhileACopyIsInFlight) {
     Loop loop;
     Registered near(loop.node, Kind::kDevice, 0), far(loop.node, Kind::kDevice, count_gpus() - 1);
     if (!hold_copies(true)) return;  // a real driver
-    Send write(IBV_WR_RDMA_WRITE, 1);
-    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far.remote()).post(loop.left), 0);
     usleep(20'000);
     const uint64_t before = count_waits();
     usleep(100'000);
@@ -466,9 +456,7 @@ TEST_F(CopierTest, WhenItIsKilledItsCopiesFail) {
     const int copier = find_copier();
     const bool is_held = hold_copies(true);  // else a real driver, which may be done
     testing::internal::CaptureStderr();
-    Send write(IBV_WR_RDMA_WRITE, 1);
-    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far.remote()).post(loop.left), 0);
     if (is_held) usleep(20'000);
     kill(copier, SIGKILL);
     const ibv_wc_status status = loop.node.wait_completion(kPatienceMs).status;
@@ -498,7 +486,7 @@ TEST_F(CopierTest, OnlyItsApplicationHasTheError) {
     start_cuda();
     auto [node, pair] = Connected(socket);
     Registered side(node, Kind::kDevice, 0);
-    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    tell(socket, side.remote());
     tell(socket, find_copier());
     hear<bool>(socket);
     EXPECT_TRUE(side.memory.matches(8, 0, kBytes));
@@ -512,9 +500,7 @@ TEST_F(CopierTest, OnlyItsApplicationHasTheError) {
     EXPECT_NE(find_copier(), theirs);
     kill(theirs, SIGKILL);
     EXPECT_TRUE(has_gone(theirs));
-    Send write(IBV_WR_RDMA_WRITE, 1);
-    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-    ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).post(pair), 0);
     EXPECT_EQ(node.wait_completion(kPatienceMs).status, IBV_WC_SUCCESS);
     tell(other.socket(), true);
   });
@@ -540,9 +526,7 @@ TEST_F(CopierTest, ItSaysWhichCopyIsNotDone) {
     Registered near(loop.node, Kind::kPageable, 0), far(loop.node, Kind::kDevice, 0);
     if (!hold_copies(true)) return;  // a real driver
     EXPECT_EQ(explain_wait(), "");
-    Send write(IBV_WR_RDMA_WRITE, 1);
-    write.sges.push_back({near.memory.address(), 64, near.mr->lkey});
-    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(loop.left), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, 64)).to(far.remote()).post(loop.left), 0);
     EXPECT_TRUE(waits_to_say("process " + std::to_string(find_copier()) +
                              ", started a copy on its device 0, which has not finished after"));
     hold_copies(false);

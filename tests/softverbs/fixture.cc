@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 
 #include "softverbs/shared/shared_layout.h"
@@ -178,13 +177,19 @@ ibv_qp_state QueuePair::query_state() {
   return attributes.qp_state;
 }
 
-int QueuePair::post_receive(uint64_t wr_id, Buffer& buffer, size_t offset, size_t bytes) {
-  ibv_sge sge{buffer.address() + offset, static_cast<uint32_t>(bytes), buffer.mr()->lkey};
-  ibv_recv_wr request{};
-  ibv_recv_wr* bad = nullptr;
-  request.wr_id = wr_id;
-  request.sg_list = &sge;
-  request.num_sge = 1;
+namespace {
+ibv_sge make_piece(const Buffer& buffer, size_t offset, size_t bytes) {
+  const uint32_t lkey = buffer.mr() != nullptr ? buffer.mr()->lkey : 0;
+  return {buffer.address() + offset, static_cast<uint32_t>(bytes), lkey};
+}
+}  // namespace
+
+int QueuePair::post_receive(uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes) {
+  return post_receive(wr_id, make_piece(buffer, offset, bytes));
+}
+
+int QueuePair::post_receive(uint64_t wr_id, ibv_sge piece) {
+  ibv_recv_wr request{wr_id, nullptr, &piece, 1}, *bad = nullptr;
   return ibv_post_recv(qp, &request, &bad);
 }
 
@@ -195,8 +200,11 @@ Send::Send(ibv_wr_opcode opcode, uint64_t wr_id, unsigned flags) {
 }
 
 Send& Send::from(const Buffer& buffer, size_t offset, size_t bytes) {
-  const uint32_t lkey = buffer.mr() != nullptr ? buffer.mr()->lkey : 0;
-  sges.push_back({buffer.address() + offset, static_cast<uint32_t>(bytes), lkey});
+  return from(make_piece(buffer, offset, bytes));
+}
+
+Send& Send::from(ibv_sge piece) {
+  sges.push_back(piece);
   return *this;
 }
 
@@ -211,24 +219,45 @@ Send& Send::with_immediate(uint32_t value) {
   return *this;
 }
 
+Send& Send::add(uint64_t operand, const RemoteMemory& remote) {
+  request.wr.atomic = {remote.address, operand, 0, remote.rkey};
+  return *this;
+}
+
 int Send::post(QueuePair& queue_pair) {
-  request.sg_list = sges.data();
-  request.num_sge = static_cast<int>(sges.size());
+  return post_together(queue_pair, {this});
+}
+
+ibv_wc_status Send::run(QueuePair& queue_pair) {
+  const int error = post(queue_pair);
+  EXPECT_EQ(error, 0);
+  return error == 0 ? queue_pair.node().wait_completion().status : IBV_WC_GENERAL_ERR;
+}
+
+int post_together(const QueuePair& pair, const std::vector<Send*>& sends) {
+  for (size_t i = 0; i < sends.size(); ++i) {
+    ibv_send_wr& request = sends[i]->request;
+    request.sg_list = sends[i]->sges.data();
+    request.num_sge = static_cast<int>(sends[i]->sges.size());
+    request.next = i + 1 < sends.size() ? &sends[i + 1]->request : nullptr;
+  }
   ibv_send_wr* bad = nullptr;
-  const int error = ibv_post_send(queue_pair.qp, &request, &bad);
-  if (error != 0) {
-    EXPECT_EQ(bad, &request);
+  const int error = ibv_post_send(pair.qp, &sends[0]->request, &bad);
+  if (error != 0 && sends.size() == 1) {
+    EXPECT_EQ(bad, &sends[0]->request);
   }
   return error;
 }
 
+int post_together(const QueuePair& pair, std::vector<Send>& sends) {
+  std::vector<Send*> all;
+  for (Send& send : sends) all.push_back(&send);
+  return post_together(pair, all);
+}
+
 int post_shared(ibv_srq* srq, uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes) {
-  ibv_sge sge{buffer.address() + offset, static_cast<uint32_t>(bytes), buffer.mr()->lkey};
-  ibv_recv_wr request{};
-  ibv_recv_wr* bad = nullptr;
-  request.wr_id = wr_id;
-  request.sg_list = &sge;
-  request.num_sge = 1;
+  ibv_sge piece = make_piece(buffer, offset, bytes);
+  ibv_recv_wr request{wr_id, nullptr, &piece, 1}, *bad = nullptr;
   return ibv_post_srq_recv(srq, &request, &bad);
 }
 

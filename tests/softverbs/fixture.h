@@ -40,6 +40,14 @@ class Node {
 inline constexpr int kAllAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
+// Where a peer of its owner reads and writes.
+struct RemoteMemory {
+  uint64_t address;
+  uint32_t rkey;
+
+  RemoteMemory operator+(uint64_t offset) const { return {address + offset, rkey}; }
+};
+
 class Buffer {
  public:
   Buffer(Node& node, size_t bytes, int access = kAllAccess);
@@ -51,6 +59,7 @@ class Buffer {
   size_t size() const { return memory_.size(); }
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   ibv_mr* mr() const { return mr_; }
+  RemoteMemory remote(uint64_t offset = 0) const { return {address() + offset, mr_->rkey}; }
   void drop_mr();
   void fill(uint8_t seed);
   bool matches(uint8_t seed, size_t bytes) const;
@@ -83,6 +92,7 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   ibv_qp* qp = nullptr;
+  Node& node() { return node_; }
   Address address() const;
   void connect(const Address& peer);  // to RTS
   int to_init();
@@ -91,7 +101,8 @@ class QueuePair {
   int to_state(ibv_qp_state state);
   ibv_qp_state query_state();
 
-  int post_receive(uint64_t wr_id, Buffer& buffer, size_t offset, size_t bytes);
+  int post_receive(uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes);
+  int post_receive(uint64_t wr_id, ibv_sge piece);
 
  private:
   Node& node_;
@@ -105,10 +116,20 @@ struct Send {
 
   Send(ibv_wr_opcode opcode, uint64_t wr_id, unsigned flags = IBV_SEND_SIGNALED);
   Send& from(const Buffer& buffer, size_t offset, size_t bytes);
+  Send& from(ibv_sge piece);
   Send& to(uint64_t remote_address, uint32_t rkey);
+  Send& to(const RemoteMemory& remote) { return to(remote.address, remote.rkey); }
   Send& with_immediate(uint32_t value);
+  // What a fetch-and-add adds, and where.
+  Send& add(uint64_t operand, const RemoteMemory& remote);
   int post(QueuePair& queue_pair);
+  // Posts it, and waits for the next completion of the queue pair's node, which is its own.
+  ibv_wc_status run(QueuePair& queue_pair);
 };
+
+// Posts requests in one call.
+int post_together(const QueuePair& pair, const std::vector<Send*>& sends);
+int post_together(const QueuePair& pair, std::vector<Send>& sends);
 
 int post_shared(ibv_srq* srq, uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes);
 
@@ -193,11 +214,6 @@ struct TwoNodes {
   Node left_node, right_node;
   Buffer source, target;
   std::unique_ptr<QueuePair> left, right;
-};
-
-struct RemoteMemory {
-  uint64_t address;
-  uint32_t rkey;
 };
 
 // How often an attack is made: `usual`, or as often as a whole attack takes, with WHOLE_ATTACKS=1, and says

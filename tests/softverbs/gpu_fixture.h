@@ -22,6 +22,11 @@ struct Registered {
     EXPECT_NE(mr, nullptr) << get_name(kind);
   }
   ~Registered() { EXPECT_EQ(ibv_dereg_mr(mr), 0); }
+  // For a request of this process, or of a peer.
+  ibv_sge piece(size_t offset, size_t bytes) const {
+    return {memory.address() + offset, static_cast<uint32_t>(bytes), mr->lkey};
+  }
+  RemoteMemory remote(size_t offset = 0) const { return {memory.address() + offset, mr->rkey}; }
   TestMemory memory;
   ibv_mr* mr;
 };

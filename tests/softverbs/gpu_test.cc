@@ -39,15 +39,9 @@ void serve(int socket, Node& node, QueuePair& pair, Registered& side) {
     switch (command.order) {
       case Order::kEnd:
         return;
-      case Order::kPostReceive: {
-        ibv_sge sge{side.memory.address() + command.offset, static_cast<uint32_t>(command.bytes),
-                    side.mr->lkey};
-        ibv_recv_wr request{}, *bad = nullptr;
-        request.sg_list = &sge;
-        request.num_sge = 1;
-        EXPECT_EQ(ibv_post_recv(pair.qp, &request, &bad), 0);
+      case Order::kPostReceive:
+        EXPECT_EQ(pair.post_receive(0, side.piece(command.offset, command.bytes)), 0);
         break;
-      }
       case Order::kFill:
         side.memory.fill(command.seed, command.bytes);
         break;
@@ -74,8 +68,8 @@ void order(int socket, Command command) {
   }
 }
 
-void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteMemory far,
-              ibv_wr_opcode opcode, size_t bytes, uint8_t seed) {
+void transfer(int socket, QueuePair& pair, Registered& near, RemoteMemory far, ibv_wr_opcode opcode,
+              size_t bytes, uint8_t seed) {
   const size_t offset = bytes % 64 == 0 ? 0 : 4, end = offset + bytes;
   const bool is_read = opcode == IBV_WR_RDMA_READ;
   const bool has_receive = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -87,10 +81,7 @@ void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteM
     order(socket, {Order::kClear, 0, 0, end});
   }
   if (has_receive) order(socket, {Order::kPostReceive, 0, offset, bytes});
-  Send send(opcode, 1);
-  send.sges.push_back({near.memory.address() + offset, static_cast<uint32_t>(bytes), near.mr->lkey});
-  ASSERT_EQ(send.to(far.address + offset, far.rkey).post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(opcode, 1).from(near.piece(offset, bytes)).to(far + offset).run(pair), IBV_WC_SUCCESS);
   if (has_receive) order(socket, {Order::kExpect, 0, SIZE_MAX, 0});
   if (is_read) {
     EXPECT_TRUE(near.memory.matches(seed, offset, bytes));
@@ -110,7 +101,7 @@ void drive_all(int socket, Kind far_kind) {
       for (const size_t bytes : kSizes) {
         SCOPED_TRACE(std::string(get_name(near_kind)) + " to " + get_name(far_kind) + ", opcode " +
                      std::to_string(opcode) + ", bytes " + std::to_string(bytes));
-        transfer(socket, node, pair, near, far, opcode, bytes, seed++);
+        transfer(socket, pair, near, far, opcode, bytes, seed++);
         if (::testing::Test::HasFailure()) break;
       }
     }
@@ -124,7 +115,7 @@ void test_all(Kind far_kind, bool is_other_gpu) {
     start_cuda();
     auto [node, pair] = Connected(socket);
     Registered side(node, far_kind, gpu);
-    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    tell(socket, side.remote());
     serve(socket, node, pair, side);
   });
   run_apart([&] { drive_all(child.socket(), far_kind); });
@@ -142,16 +133,12 @@ void drive_one_process(Kind far_kind) {
                    std::to_string(bytes));
       near.memory.fill(++seed, bytes);
       far.memory.clear(bytes);
-      Send write(IBV_WR_RDMA_WRITE, 1);
-      write.sges.push_back({near.memory.address(), static_cast<uint32_t>(bytes), near.mr->lkey});
-      ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(pair), 0);
-      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, bytes)).to(far.remote()).run(pair),
+                IBV_WC_SUCCESS);
       EXPECT_TRUE(far.memory.matches(seed, 0, bytes));
       near.memory.clear(bytes);
-      Send read(IBV_WR_RDMA_READ, 2);
-      read.sges = write.sges;
-      ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(pair), 0);
-      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_READ, 2).from(near.piece(0, bytes)).to(far.remote()).run(pair),
+                IBV_WC_SUCCESS);
       EXPECT_TRUE(near.memory.matches(seed, 0, bytes));
     }
   }
@@ -188,7 +175,7 @@ TEST(GpuOrderTest, NoticeFollowsItsPages) {
     QueuePair pair(node, {.receive_requests = 256});
     meet(socket, pair);
     Registered side(node, Kind::kDevice, 0);
-    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    tell(socket, side.remote());
     for (int round = 0; round < kRounds; ++round) {
       side.memory.clear();
       ibv_recv_wr request{}, *bad = nullptr;
@@ -211,9 +198,8 @@ TEST(GpuOrderTest, NoticeFollowsItsPages) {
       for (size_t page = 0; page < kPages; ++page) {
         // Odd pages first within pairs, so that not all copies continue each other.
         const size_t at = (page ^ 1) * kPageBytes;
-        Send write(IBV_WR_RDMA_WRITE, page, 0);
-        write.sges.push_back({near.memory.address() + at, kPageBytes, near.mr->lkey});
-        ASSERT_EQ(write.to(far.address + at, far.rkey).post(pair), 0);
+        ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, page, 0).from(near.piece(at, kPageBytes)).to(far + at).post(pair),
+                  0);
       }
       ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 1000).to(0, 0).post(pair), 0);
       EXPECT_EQ(node.wait_completion().wr_id, 1000u);
@@ -228,13 +214,7 @@ constexpr size_t kStagedPageBytes = 16384, kStagedPages = 32;
 // All in one call; the last is signaled.
 int post_chain(QueuePair& pair, std::vector<Send>& sends) {
   sends.back().request.send_flags = IBV_SEND_SIGNALED;
-  for (size_t i = 0; i < sends.size(); ++i) {
-    sends[i].request.sg_list = sends[i].sges.data();
-    sends[i].request.num_sge = 1;
-    sends[i].request.next = i + 1 < sends.size() ? &sends[i + 1].request : nullptr;
-  }
-  ibv_send_wr* bad = nullptr;
-  return ibv_post_send(pair.qp, &sends[0].request, &bad);
+  return post_together(pair, sends);
 }
 
 // What the driver was asked for by the second of two messages, as the first may have been cut by chance.
@@ -249,11 +229,7 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
     for (int round = 0; round < 2; ++round) {
       side.memory.clear();
       for (const size_t page : pages_there) {
-        ibv_sge sge{side.memory.address() + page * page_bytes, page_bytes, side.mr->lkey};
-        ibv_recv_wr request{}, *bad = nullptr;
-        request.sg_list = &sge;
-        request.num_sge = 1;
-        ASSERT_EQ(ibv_post_recv(pair.qp, &request, &bad), 0);
+        ASSERT_EQ(pair.post_receive(0, side.piece(page * page_bytes, page_bytes)), 0);
       }
       tell(socket, true);
       ASSERT_EQ(node.wait_completions(kStagedPages).size(), kStagedPages);
@@ -269,10 +245,8 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
       hear<bool>(child.socket());
       before = count_copy_calls();
       std::vector<Send> sends;
-      for (const size_t page : pages_there) {
-        Send& send = sends.emplace_back(IBV_WR_SEND, page, 0);
-        send.sges.push_back({near.memory.address() + page * page_bytes, page_bytes, near.mr->lkey});
-      }
+      for (const size_t page : pages_there)
+        sends.emplace_back(IBV_WR_SEND, page, 0).from(near.piece(page * page_bytes, page_bytes));
       ASSERT_EQ(post_chain(pair, sends), 0);
       ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
       EXPECT_TRUE(hear<bool>(child.socket()));
@@ -328,7 +302,7 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
     Registered side(node, Kind::kDevice, 0);
     for (uint8_t round = 1; round <= kRounds; ++round) {
       side.memory.clear();
-      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      tell(socket, side.remote());
       while (!side.memory.matches(round, kFlagAt, 8)) {
       }
       for (size_t piece = 0; piece < kPieces; ++piece)
@@ -345,10 +319,9 @@ TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
       for (size_t piece = 0; piece <= kPieces; ++piece) {
         const bool is_flag = piece == kPieces;
         const size_t at = is_flag ? kFlagAt : 2 * piece * kPieceBytes;
-        Send& write = writes.emplace_back(IBV_WR_RDMA_WRITE, piece, 0);
-        write.sges.push_back(
-            {near.memory.address() + at, is_flag ? 8 : static_cast<uint32_t>(kPieceBytes), near.mr->lkey});
-        write.to(far.address + at, far.rkey);
+        writes.emplace_back(IBV_WR_RDMA_WRITE, piece, 0)
+            .from(near.piece(at, is_flag ? 8 : kPieceBytes))
+            .to(far + at);
       }
       ASSERT_EQ(post_chain(pair, writes), 0);
       EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -367,17 +340,10 @@ void drive_flag_behind_sends() {
     std::vector<Send> sends;
     for (size_t i = 1; i <= kSends; ++i) {
       const size_t at = i == kSends ? kFlagAt - kSendBytes : 2 * i * kSendBytes;
-      ibv_sge sge{far.memory.address() + at, kSendBytes, far.mr->lkey};
-      ibv_recv_wr request{}, *bad = nullptr;
-      request.sg_list = &sge;
-      request.num_sge = 1;
-      ASSERT_EQ(ibv_post_recv(second.qp, &request, &bad), 0);
-      Send& send = sends.emplace_back(IBV_WR_SEND, i, 0);
-      send.sges.push_back({near.memory.address() + at, kSendBytes, near.mr->lkey});
+      ASSERT_EQ(second.post_receive(0, far.piece(at, kSendBytes)), 0);
+      sends.emplace_back(IBV_WR_SEND, i, 0).from(near.piece(at, kSendBytes));
     }
-    Send& write = sends.emplace_back(IBV_WR_RDMA_WRITE, 100, 0);
-    write.sges.push_back({near.memory.address() + kFlagAt, 8, near.mr->lkey});
-    write.to(far.memory.address() + kFlagAt, far.mr->rkey);
+    sends.emplace_back(IBV_WR_RDMA_WRITE, 100, 0).from(near.piece(kFlagAt, 8)).to(far.remote(kFlagAt));
     ASSERT_EQ(post_chain(first, sends), 0);
     while (!far.memory.matches(round, kFlagAt, 8)) {
     }
@@ -406,10 +372,9 @@ void drive_flag_of_another_gpu() {
     for (size_t piece = 0; piece <= kPieces; ++piece) {
       const size_t at = 2 * piece * kPieceBytes;
       const Registered& near = piece == kPieces ? flag : data;
-      Send& write = writes.emplace_back(IBV_WR_RDMA_WRITE, piece, 0);
-      write.sges.push_back({near.memory.address() + at,
-                            piece == kPieces ? 8 : static_cast<uint32_t>(kPieceBytes), near.mr->lkey});
-      write.to(far.memory.address() + at, far.mr->rkey);
+      writes.emplace_back(IBV_WR_RDMA_WRITE, piece, 0)
+          .from(near.piece(at, piece == kPieces ? 8 : kPieceBytes))
+          .to(far.remote(at));
     }
     ASSERT_EQ(post_chain(first, writes), 0);
     while (!far.memory.matches(round, kFlagAt, 8)) {
@@ -475,7 +440,7 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
                            headers.mr()->lkey, near.mr->lkey, kDataBytes, handle, there.number});
       before = count_copy_calls();
       ASSERT_EQ(end.post(packets), 0);
-      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
       EXPECT_TRUE(hear<bool>(child.socket()));
       ibv_destroy_ah(handle);
     }
@@ -527,7 +492,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
     for (int round = 0; round < kRounds; ++round) {
       Registered side(node, round % 2 == 0 ? Kind::kDevice : Kind::kExportable, 0);
       side.memory.clear();
-      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      tell(socket, side.remote());
       hear<bool>(socket);
       EXPECT_TRUE(side.memory.matches(static_cast<uint8_t>(round), 0, kBytes)) << "round " << round;
     }
@@ -538,10 +503,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
     for (int round = 0; round < kRounds; ++round) {
       const auto far = hear<RemoteMemory>(child.socket());
       near.memory.fill(static_cast<uint8_t>(round));
-      Send write(IBV_WR_RDMA_WRITE, 1);
-      write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-      ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
-      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).run(pair), IBV_WC_SUCCESS);
       tell(child.socket(), true);
     }
   });
@@ -556,7 +518,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     auto [node, pair] = Connected(socket);
     {
       Registered side(node, Kind::kDevice, 0);
-      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      tell(socket, side.remote());
       hear<bool>(socket);
       usleep(50'000);
     }
@@ -571,10 +533,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     auto [node, pair] = Connected(child.socket());
     const auto far = hear<RemoteMemory>(child.socket());
     Registered near(node, Kind::kDevice, 0);
-    Send write(IBV_WR_RDMA_WRITE, 1);
-    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-    ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).run(pair), IBV_WC_SUCCESS);
     tell(child.socket(), true);
     exit(0);
   });
@@ -590,7 +549,7 @@ TEST(GpuOrderTest, KilledPeer) {
       start_cuda();
       auto [node, pair] = Connected(socket);
       Registered side(node, kind, 0);
-      tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+      tell(socket, side.remote());
       pause();
     });
     run_apart([&child] {
@@ -600,9 +559,7 @@ TEST(GpuOrderTest, KilledPeer) {
       const auto far = hear<RemoteMemory>(child.socket());
       Registered near(node, Kind::kDevice, 0);
       const auto write = [&] {
-        Send send(IBV_WR_RDMA_WRITE, 1);
-        send.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-        return send.to(far.address, far.rkey).post(pair);
+        return Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).post(pair);
       };
       for (int i = 0; i < 64; ++i) ASSERT_EQ(write(), 0);
       EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -635,9 +592,9 @@ struct Held {
     hold_copies(true);
   }
   void write(uint64_t wr_id, uint32_t rkey) {
-    Send send(IBV_WR_RDMA_WRITE, wr_id);
-    send.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-    ASSERT_EQ(send.to(far.memory.address(), rkey).post(left), 0);
+    ASSERT_EQ(
+        Send(IBV_WR_RDMA_WRITE, wr_id).from(near.piece(0, kBytes)).to(far.memory.address(), rkey).post(left),
+        0);
   }
 
   static constexpr uint8_t kSeed = 5;
@@ -688,9 +645,7 @@ TEST(GpuHeldTest, DeregistrationWaitsForTheCopy) {
                                 kBytes, kAllAccess);
     ASSERT_NE(region, nullptr);
     held.write(1, region->rkey);
-    Send send(IBV_WR_SEND, 2);
-    send.sges.push_back({held.near.memory.address(), 64, held.near.mr->lkey});
-    ASSERT_EQ(send.post(held.left), 0);
+    ASSERT_EQ(Send(IBV_WR_SEND, 2).from(held.near.piece(0, 64)).post(held.left), 0);
     usleep(10'000);
     EXPECT_EQ(ibv_dereg_mr(region), 0);
     EXPECT_TRUE(is_released);
@@ -761,7 +716,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     start_cuda();
     auto [node, pair] = Connected(socket);
     Registered side(node, Kind::kPieced, 0);
-    tell(socket, RemoteMemory{side.memory.address(), side.mr->rkey});
+    tell(socket, side.remote());
     tell(socket, pair.qp->qp_num);
     hear<bool>(socket);
     EXPECT_TRUE(side.memory.matches(kSeed, 0, kBytes));
@@ -773,10 +728,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     const auto owners_pair = hear<uint32_t>(owner.socket());
     Registered near(node, Kind::kPageable, 0);
     near.memory.fill(kSeed, kBytes);
-    Send write(IBV_WR_RDMA_WRITE, 1);
-    write.sges.push_back({near.memory.address(), kBytes, near.mr->lkey});
-    ASSERT_EQ(write.to(far.address, far.rkey).post(pair), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).run(pair), IBV_WC_SUCCESS);
 
     uint8_t* theirs = find_tables(get_qp_slot(owners_pair));
     uint8_t* own = find_tables(get_qp_slot(pair.qp->qp_num));

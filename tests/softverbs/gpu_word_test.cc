@@ -50,10 +50,7 @@ void drive_adds(Kind far_kind) {
   Buffer results(node, 16 * kAdds);
   far.memory.clear();
   const auto add = [&](QueuePair& pair, uint64_t i) {
-    Send send(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
-    send.from(results, 8 * i, 8);
-    send.request.wr.atomic = {far.memory.address() + 64, 1, 0, far.mr->rkey};
-    return send.post(pair);
+    return Send(IBV_WR_ATOMIC_FETCH_AND_ADD, i).from(results, 8 * i, 8).add(1, far.remote(64)).post(pair);
   };
   for (uint64_t i = 0; i < 2 * kAdds; ++i) ASSERT_EQ(add(i % 2 == 0 ? first : second, i), 0);
   for (uint64_t i = 0; i < 2 * kAdds; ++i) ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -62,10 +59,7 @@ void drive_adds(Kind far_kind) {
   std::sort(before.begin(), before.end());
   for (uint64_t i = 0; i < 2 * kAdds; ++i) EXPECT_EQ(before[i], i);
   Buffer copy(node, 8);
-  Send read(IBV_WR_RDMA_READ, 1);
-  read.from(copy, 0, 8);
-  ASSERT_EQ(read.to(far.memory.address() + 64, far.mr->rkey).post(first), 0);
-  ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 1).from(copy, 0, 8).to(far.remote(64)).run(first), IBV_WC_SUCCESS);
   uint64_t sum = 0;
   memcpy(&sum, copy.data(), 8);
   EXPECT_EQ(sum, 2 * kAdds);
@@ -82,9 +76,11 @@ void drive_adds_behind_writes(Kind kind) {
   near.memory.fill(1, 8);
   const uint64_t word = far.memory.address();
   for (uint64_t i = 0; i < kWrites; ++i) {
-    Send write(IBV_WR_RDMA_WRITE, i);
-    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
-    ASSERT_EQ(write.to(word + kStride * (i + 1), far.mr->rkey).post(first), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i)
+                  .from(near.piece(0, 8))
+                  .to(word + kStride * (i + 1), far.mr->rkey)
+                  .post(first),
+              0);
     if (i % kWritesEach != kWritesEach - 1) continue;
     Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
     add.from(results, 8 * (i / kWritesEach), 8);
@@ -113,14 +109,14 @@ void drive_relaxed_writes(bool is_relaxed) {
   near.memory.fill(1, kStride * kWrites);
   const int batches_before = count_copy_calls().batches;
   for (uint64_t i = 0; i < kWrites; ++i) {
-    Send write(IBV_WR_RDMA_WRITE, i);
-    write.sges.push_back({near.memory.address() + kStride * i, 8, near.mr->lkey});
-    ASSERT_EQ(write.to(far.memory.address() + kStride * (i + 1), far.mr->rkey).post(first), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i)
+                  .from(near.piece(kStride * i, 8))
+                  .to(far.remote(kStride * (i + 1)))
+                  .post(first),
+              0);
   }
-  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, kWrites);
-  add.from(result, 0, 8);
-  add.request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-  ASSERT_EQ(add.post(first), 0);
+  ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, kWrites).from(result, 0, 8).add(1, far.remote()).post(first),
+            0);
   uint8_t word = 0;
   while (word == 0) word = far.memory.read(0, 1)[0];
   const std::vector<uint8_t> found = far.memory.read(0, kStride * (kWrites + 1));
@@ -152,29 +148,21 @@ void drive_continued_write() {
   std::vector<Send> sends;
   for (const Write& part : parts) {
     Send& write = sends.emplace_back(IBV_WR_RDMA_WRITE, part.from);
-    write.sges.push_back({near.memory.address() + kPart * part.from, kPart, near.mr->lkey});
-    write.to(far.memory.address() + kPart * part.to, far.mr->rkey);
+    write.from(near.piece(kPart * part.from, kPart)).to(far.remote(kPart * part.to));
   }
-  for (size_t i = 0; i < sends.size(); ++i) {
-    sends[i].request.sg_list = sends[i].sges.data();
-    sends[i].request.num_sge = 1;
-    sends[i].request.next = i + 1 < sends.size() ? &sends[i + 1].request : nullptr;
-  }
-  ibv_send_wr* bad = nullptr;
-  ASSERT_EQ(ibv_post_send(first.qp, &sends[0].request, &bad), 0);
+  ASSERT_EQ(post_together(first, sends), 0);
   ASSERT_EQ(node.wait_completions(static_cast<int>(sends.size())).size(), sends.size());
   for (const Write& part : std::span(parts).subspan(1))
     EXPECT_EQ(far.memory.read(kPart * part.to, kPart), near.memory.read(kPart * part.from, kPart)) << part.to;
 }
 
-int post_together(const QueuePair& pair, const std::vector<Send*>& sends) {
-  for (size_t i = 0; i < sends.size(); ++i) {
-    sends[i]->request.sg_list = sends[i]->sges.data();
-    sends[i]->request.num_sge = static_cast<int>(sends[i]->sges.size());
-    sends[i]->request.next = i + 1 < sends.size() ? &sends[i + 1]->request : nullptr;
-  }
-  ibv_send_wr* bad = nullptr;
-  return ibv_post_send(pair.qp, &sends[0]->request, &bad);
+// A write and an add behind it, in one call.
+int post_write_and_add(const QueuePair& pair, ibv_sge data, const RemoteMemory& target, const Buffer& former,
+                       const RemoteMemory& word, uint64_t operand = 1) {
+  Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
+  write.from(data).to(target);
+  add.from(former, 0, 8).add(operand, word);
+  return post_together(pair, {&write, &add});
 }
 
 struct ShortWrite {
@@ -200,11 +188,8 @@ void drive_short_writes(Kind kind, const ShortWrite& shape) {
   for (uint64_t round = 1; round <= kRounds; ++round) {
     const bool is_overwritten = round % 3 == 0;
     Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2), again(IBV_WR_RDMA_WRITE, 3);
-    write.sges.push_back({near.memory.address() + 64 * round, static_cast<uint32_t>(bytes), near.mr->lkey});
-    write.to(word + kAt + shift, far.mr->rkey);
-    again.sges.push_back(
-        {near.memory.address() + 2048 + 64 * round, static_cast<uint32_t>(bytes), near.mr->lkey});
-    again.to(word + kAt + shift, far.mr->rkey);
+    write.from(near.piece(64 * round, bytes)).to(word + kAt + shift, far.mr->rkey);
+    again.from(near.piece(2048 + 64 * round, bytes)).to(word + kAt + shift, far.mr->rkey);
     add.from(result, 0, 8).request.wr.atomic = {word, 1, 0, far.mr->rkey};
     std::vector<Send*> sends{&write, &add};
     if (is_overwritten) sends.push_back(&again);
@@ -246,11 +231,7 @@ void drive_refused_loads(Kind kind, bool is_from_host) {
     QueuePair first(node), second(node);
     meet(first, second);
     if (is_refused && !refuse_copies_after(0)) continue;  // a real driver
-    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
-    write.to(far.memory.address() + 64, far.mr->rkey);
-    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-    ASSERT_EQ(post_together(first, {&write, &add}), 0);
+    ASSERT_EQ(post_write_and_add(first, near.piece(0, 8), far.remote(64), result, far.remote()), 0);
     const ibv_wc of_write = node.wait_completion(), of_add = node.wait_completion();
     EXPECT_TRUE(refuse_copies_after(INT_MAX) || !is_refused);
     if (is_refused) {
@@ -296,14 +277,10 @@ void hold_add(int socket, uint64_t operand, const std::function<void(Node&)>& do
   const auto far = hear<RemoteMemory>(socket);
   Registered near(node, Kind::kDevice, 0);
   Buffer result(node, 8);
-  Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-  write.sges.push_back({near.memory.address(), 512, near.mr->lkey});
-  write.to(far.address + 512, far.rkey);
-  add.from(result, 0, 8).request.wr.atomic = {far.address, operand, 0, far.rkey};
   const bool can_hold = hold_copies(true);
   tell(socket, can_hold);
   if (!can_hold) return;
-  ASSERT_EQ(post_together(pair, {&write, &add}), 0);
+  ASSERT_EQ(post_write_and_add(pair, near.piece(0, 512), far + 512, result, far, operand), 0);
   tell(socket, true);
   do_rest(node);
 }
@@ -319,17 +296,15 @@ void drive_add_of_the_dead() {
   Buffer result(node, 8);
   meet(first, second);
   meet(dying.socket(), of_dying);
-  tell(dying.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
+  tell(dying.socket(), far.remote());
   if (!hear<bool>(dying.socket())) return;  // a real driver
   hear<bool>(dying.socket());
   expect_requests(first, is_over_wire() ? 0 : 1);
   dying.kill();
   expect_requests(first, 0);
   for (uint64_t round = 0; round < 4; ++round) {
-    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
-    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-    ASSERT_EQ(add.post(first), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).run(first),
+              IBV_WC_SUCCESS);
     uint64_t former = 0;
     memcpy(&former, result.data(), 8);
     EXPECT_EQ(former, round < 2 ? round : round - 2);
@@ -345,16 +320,9 @@ void drive_unlikely_word(Kind kind) {
   Buffer value(node, 8), result(node, 8);
   memcpy(value.data(), &kUnlikely, 8);
   for (const auto* memory : {&near, &far}) {
-    Send preset(IBV_WR_RDMA_WRITE, 1);
-    preset.from(value, 0, 8);
-    ASSERT_EQ(preset.to(memory->memory.address(), memory->mr->rkey).post(first), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(value, 0, 8).to(memory->remote()).run(first), IBV_WC_SUCCESS);
   }
-  Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-  write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
-  write.to(far.memory.address() + 64, far.mr->rkey);
-  add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-  ASSERT_EQ(post_together(first, {&write, &add}), 0);
+  ASSERT_EQ(post_write_and_add(first, near.piece(0, 8), far.remote(64), result, far.remote()), 0);
   for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
   EXPECT_EQ(memcmp(result.data(), &kUnlikely, 8), 0);
   EXPECT_EQ(far.memory.read(64, 8), near.memory.read(0, 8));
@@ -370,13 +338,9 @@ void drive_adds_to_written_words(Kind kind) {
   near.memory.clear(8);
   near.memory.fill(100, 1);
   for (uint64_t i = 0; i < kRounds; ++i) {
-    Send write(IBV_WR_RDMA_WRITE, i);
-    write.sges.push_back({near.memory.address(), 8, near.mr->lkey});
-    ASSERT_EQ(write.to(far.memory.address(), far.mr->rkey).post(first), 0);
-    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
-    add.from(results, 8 * i, 8);
-    add.request.wr.atomic = {far.memory.address(), 7, 0, far.mr->rkey};
-    ASSERT_EQ(add.post(first), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(near.piece(0, 8)).to(far.remote()).post(first), 0);
+    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, i).from(results, 8 * i, 8).add(7, far.remote()).post(first),
+              0);
   }
   ASSERT_EQ(node.wait_completions(2 * kRounds).size(), 2 * kRounds);
   for (uint64_t i = 0; i < kRounds; ++i) EXPECT_EQ(results.data()[8 * i], 100) << "add " << i;
@@ -428,10 +392,8 @@ void drive_stop(Kind far_kind, Requests requests, uint64_t completions_before, b
   ASSERT_EQ(node.wait_completions(left).size(), static_cast<size_t>(left));
   QueuePair reads(node), source_of_reads(node);
   meet(reads, source_of_reads);
-  Send read(IBV_WR_RDMA_READ, 0);
-  read.from(found, 0, found.size());
-  ASSERT_EQ(read.to(far.memory.address(), far.mr->rkey).post(reads), 0);
-  ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 0).from(found, 0, found.size()).to(far.remote()).run(reads),
+            IBV_WC_SUCCESS);
   EXPECT_EQ(counted, (read_expected_packet(far_end) - first_packet) & 0xffffff) << "it changed when stopped";
   for (uint64_t i = 0; i < kRequests; ++i)
     EXPECT_EQ(found.data()[kStride * i], i < counted ? 1 : 0) << "request " << i << " of " << counted;
@@ -448,9 +410,7 @@ void drive_failures_at_both_ends(Kind kind) {
   Buffer source(node, 8);
   for (uint64_t i = 0; i < kRequests; ++i) {
     for (QueuePair* pair : {&near, &far_end}) {
-      Send send(IBV_WR_RDMA_WRITE, i);
-      send.from(source, 0, 8).to(memory.memory.address() + kStride * i, memory.mr->rkey);
-      ASSERT_EQ(send.post(*pair), 0);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(source, 0, 8).to(memory.remote(kStride * i)).post(*pair), 0);
     }
   }
   EXPECT_EQ(node.wait_completions(2 * kRequests).size(), 2 * kRequests);
@@ -467,8 +427,7 @@ void drive_add_beside_held_copies(bool is_behind) {
     Registered target(node, Kind::kDevice, 0), word(node, Kind::kPieced, 0), host(node, Kind::kPageable, 0);
     word.memory.clear(64);
     host.memory.clear(64);
-    for (const Registered* memory : {&target, &word, &host})
-      tell(socket, RemoteMemory{memory->memory.address(), memory->mr->rkey});
+    for (const Registered* memory : {&target, &word, &host}) tell(socket, memory->remote());
     hear<bool>(socket);
   });
   run_apart([&] {
@@ -480,15 +439,10 @@ void drive_add_beside_held_copies(bool is_behind) {
     Registered near(node, Kind::kDevice, 0);
     Buffer result(node, 8), result_of_other(node_of_other, 8);
     const auto put = [&](QueuePair& pair) {
-      Send send(IBV_WR_RDMA_WRITE, 1);
-      send.sges.push_back({near.memory.address(), 8, near.mr->lkey});
-      return send.to(target.address, target.rkey).post(pair);
+      return Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, 8)).to(target).post(pair);
     };
     const auto add = [&](QueuePair& pair, const RemoteMemory& to, const Buffer& former) {
-      Send send(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-      send.from(former, 0, 8);
-      send.request.wr.atomic = {to.address, 1, 0, to.rkey};
-      return send.post(pair);
+      return Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 2).from(former, 0, 8).add(1, to).post(pair);
     };
     if (!hold_copies(true)) return tell(child.socket(), true);  // a real driver
     if (is_behind) {
@@ -507,10 +461,7 @@ void drive_add_beside_held_copies(bool is_behind) {
     EXPECT_EQ(posted.get(), 0);
     EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
     if (!is_wired) {
-      Send look(IBV_WR_RDMA_READ, 3);
-      look.from(result_of_other, 0, 8);
-      ASSERT_EQ(look.to(word.address, word.rkey).post(other), 0);
-      EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_READ, 3).from(result_of_other, 0, 8).to(word).run(other), IBV_WC_SUCCESS);
       EXPECT_EQ(result_of_other.data()[0], 0) << "the add has overtaken the put";
       EXPECT_TRUE(hold_copies(false));
     }
@@ -533,12 +484,9 @@ void drive_drain(Kind kind, uint32_t write_bytes) {
   near.memory.fill(1, write_bytes);
   far.memory.clear(4096);
   for (uint8_t round = 0; round < 3; ++round) {
-    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-    write.sges.push_back({near.memory.address(), write_bytes, near.mr->lkey});
-    write.to(far.memory.address() + 512, far.mr->rkey);
-    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
     hold_copies(true);
-    ASSERT_EQ(post_together(first, {&write, &add}), 0);
+    ASSERT_EQ(post_write_and_add(first, near.piece(0, write_bytes), far.remote(512), result, far.remote()),
+              0);
     usleep(50'000);  // the worker begins both
     ASSERT_EQ(first.to_state(IBV_QPS_SQD), 0);
     usleep(10'000);
@@ -564,12 +512,8 @@ void drive_reset(Kind kind) {
     Registered near(node, kind, count_gpus() - 1), far(node, kind, 0);
     Buffer result(node, 8);
     far.memory.clear(4096);
-    Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-    write.sges.push_back({near.memory.address(), 512, near.mr->lkey});
-    write.to(far.memory.address() + 512, far.mr->rkey);
-    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
     hold_copies(true);
-    ASSERT_EQ(post_together(first, {&write, &add}), 0);
+    ASSERT_EQ(post_write_and_add(first, near.piece(0, 512), far.remote(512), result, far.remote()), 0);
     usleep(50'000);  // the worker begins both
     const auto released = std::async(std::launch::async, [] {
       usleep(50'000);
@@ -593,8 +537,8 @@ void drive_fenced_write(Kind kind) {
   for (uint8_t round = 0; round < kRounds; ++round) {
     result.fill(99);
     Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1), write(IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
-    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-    write.from(result, 0, 8).to(far.memory.address() + 64, far.mr->rkey);
+    add.from(result, 0, 8).add(1, far.remote());
+    write.from(result, 0, 8).to(far.remote(64));
     ASSERT_EQ(post_together(first, {&add, &write}), 0);
     for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
     EXPECT_EQ(result.data()[0], round);
@@ -611,10 +555,8 @@ void drive_write_of_what_was_read(Kind kind) {
   for (uint8_t round = 1; round < 12; ++round) {
     one.memory.fill(round, kLength);
     Send read(IBV_WR_RDMA_READ, 1), write(IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED | IBV_SEND_FENCE);
-    read.sges.push_back({near.memory.address(), kLength, near.mr->lkey});
-    write.sges = read.sges;
-    read.to(one.memory.address(), one.mr->rkey);
-    write.to(other.memory.address(), other.mr->rkey);
+    read.from(near.piece(0, kLength)).to(one.remote());
+    write.from(near.piece(0, kLength)).to(other.remote());
     ASSERT_EQ(post_together(first, {&read, &write}), 0);
     for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
     EXPECT_TRUE(other.memory.matches(round, 0, kLength));
@@ -668,7 +610,7 @@ void drive_requests_of_the_dead() {
   QueuePair pair(node);
   Registered far(node, Kind::kDevice, 0);
   meet(waiting.socket(), pair);
-  tell(waiting.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
+  tell(waiting.socket(), far.remote());
   if (!hear<bool>(waiting.socket())) return;  // a real driver
   hear<bool>(waiting.socket());
   const ptrdiff_t count_waiting = is_over_wire() ? 0 : 1;
@@ -695,7 +637,7 @@ void drive_end_of_owner(bool is_killed, int round) {
     QueuePair pairs[3] = {node, node, node};
     for (QueuePair& pair : pairs) meet(socket, pair);
     Registered far(node, Kind::kDevice, 0);
-    tell(socket, RemoteMemory{far.memory.address(), far.mr->rkey});
+    tell(socket, far.remote());
     hear<bool>(socket);
     exits_at_work = true;
     exit(0);
@@ -719,11 +661,8 @@ void drive_end_of_owner(bool is_killed, int round) {
       }
       for (QueuePair& pair : pairs) {
         if (pair.query_state() != IBV_QPS_RTS) continue;
-        Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-        write.sges.push_back({near.memory.address(), &pair == pairs ? 512U : 8U, near.mr->lkey});
-        write.to(far.address + 512, far.rkey);
-        add.from(result, 0, 8).request.wr.atomic = {far.address, 1, 0, far.rkey};
-        ASSERT_EQ(post_together(pair, {&write, &add}), 0);
+        ASSERT_EQ(post_write_and_add(pair, near.piece(0, &pair == pairs ? 512U : 8U), far + 512, result, far),
+                  0);
         posted += 2;
       }
       const auto completions = node.wait_completions(static_cast<int>(posted));
@@ -752,10 +691,8 @@ void drive_many_adds(Kind kind) {
   for (uint64_t round = 0; round < kRounds; ++round) {
     for (uint64_t i = 0; i < kPairs; ++i) {
       Send write(IBV_WR_RDMA_WRITE, i, 0), add(IBV_WR_ATOMIC_FETCH_AND_ADD, i);
-      write.sges.push_back({near.memory.address(), 16, near.mr->lkey});
-      write.to(far.memory.address() + 64 * (1 + i), far.mr->rkey);
-      add.from(results, 8 * (round * kPairs + i), 8).request.wr.atomic = {far.memory.address(), 1, 0,
-                                                                          far.mr->rkey};
+      write.from(near.piece(0, 16)).to(far.remote(64 * (1 + i)));
+      add.from(results, 8 * (round * kPairs + i), 8).add(1, far.remote());
       ASSERT_EQ(post_together(*pairs[i], {&write, &add}), 0);
     }
   }
@@ -778,7 +715,7 @@ void drive_killed(Kind kind, useconds_t round) {
     for (uint64_t i = 1;; ++i) {
       memcpy(source.data(), &i, 8);
       Send write(IBV_WR_RDMA_WRITE, 1), add(IBV_WR_ATOMIC_FETCH_AND_ADD, 2);
-      write.from(source, 0, 8).to(far.address + 64, far.rkey);
+      write.from(source, 0, 8).to(far + 64);
       add.from(result, 0, 8).request.wr.atomic = {far.address, uint64_t{1} << 32, 0, far.rkey};
       ASSERT_EQ(post_together(pair, {&write, &add}), 0);
       for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
@@ -791,14 +728,12 @@ void drive_killed(Kind kind, useconds_t round) {
   Buffer result(node, 8);
   meet(first, second);
   meet(dying.socket(), of_dying);
-  tell(dying.socket(), RemoteMemory{far.memory.address(), far.mr->rkey});
+  tell(dying.socket(), far.remote());
   hear<bool>(dying.socket());
   uint64_t adds = 0, word = 0, written = 0;
   const auto add_one = [&] {
-    Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
-    add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-    ASSERT_EQ(add.post(first), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).run(first),
+              IBV_WC_SUCCESS);
     memcpy(&word, result.data(), 8);
     EXPECT_EQ(word & UINT32_MAX, adds);
     ++adds;
@@ -825,9 +760,7 @@ void drive_owner_without_memory() {
   Registered far(node, Kind::kDevice, 0);
   Buffer result(node, 8);
   far.memory.clear(8);
-  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
-  add.from(result, 0, 8).request.wr.atomic = {far.memory.address(), 1, 0, far.mr->rkey};
-  ASSERT_EQ(add.post(first), 0);
+  ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).post(first), 0);
   EXPECT_EQ(node.wait_completion(10'000).status, IBV_WC_SUCCESS);
 }
 

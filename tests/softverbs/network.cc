@@ -1,6 +1,5 @@
 #include "network.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>

@@ -26,8 +26,7 @@ struct End {
   Send make(ibv_wr_opcode opcode, const RemoteMemory& far) { return make(opcode, far, side); }
   Send make(ibv_wr_opcode opcode, const RemoteMemory& far, const Registered& from) {
     Send send(opcode, 1);
-    send.sges.push_back({from.memory.address(), kBytes, from.mr->lkey});
-    send.to(far.address, far.rkey);
+    send.from(from.piece(0, kBytes)).to(far);
     return send;
   }
   Node node;
@@ -52,8 +51,6 @@ struct Command {
 };
 
 bool obey(End& end, const Command& command) {
-  const ibv_sge sge{end.side.memory.address(), kBytes, end.side.mr->lkey};
-  ibv_recv_wr request{}, *bad = nullptr;
   ibv_wc wc{};
   switch (command.verb) {
     case Verb::kClear:
@@ -64,9 +61,7 @@ bool obey(End& end, const Command& command) {
     case Verb::kAllow:
       return refuse_copies_after(INT32_MAX);
     case Verb::kPostReceive:
-      request.sg_list = const_cast<ibv_sge*>(&sge);
-      request.num_sge = 1;
-      return ibv_post_recv(end.failing.qp, &request, &bad) == 0;
+      return end.failing.post_receive(0, end.side.piece(0, kBytes)) == 0;
     case Verb::kHoldsOnly:
       return end.side.memory.holds_only(kSeed);
     case Verb::kMatches:
@@ -93,7 +88,7 @@ void run_pair(Kind near_kind, Kind far_kind, const std::function<void(int, End&,
     start_cuda();
     End end(far_kind);
     end.join(socket);
-    tell(socket, RemoteMemory{end.side.memory.address(), end.side.mr->rkey});
+    tell(socket, end.side.remote());
     for (;;) {
       const auto command = hear<Command>(socket);
       tell(socket, obey(end, command));

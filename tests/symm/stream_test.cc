@@ -1,7 +1,6 @@
 // Calls in the order of streams, over a stand-in for CUDA's driver that runs their kernel on emulated GPUs.
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #include "base/log.h"

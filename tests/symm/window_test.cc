@@ -1,5 +1,4 @@
 // Windows: the same place at every rank, found by address, gone when they are freed.
-#include <cstring>
 
 #include "symm/support/contexts.h"
 

@@ -1,6 +1,5 @@
 #include "tools/sample_core.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -9,10 +8,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // The peer of process_transfer_test: connects, then answers each write with immediate i by writing its
 // buffer, each byte increased by one, back with immediate i + 1. Ends when the test closes the socket.
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstdlib>
 

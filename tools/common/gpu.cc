@@ -56,11 +56,11 @@ void Gpu::read(void* target, CUdeviceptr source, size_t length_bytes, double tim
   wait(timeout_s);
 }
 
-void Gpu::wait(double timeout_s, const Watch& watch) {
+void Gpu::wait(CUstream stream, double timeout_s, const Watch& watch) {
   constexpr unsigned kRoundsPerWatch = 256;
   const int64_t deadline_ns = deadline_after_s(timeout_s);
   for (unsigned round = 1;; ++round) {
-    const CUresult status = driver_.cuStreamQuery(stream_);
+    const CUresult status = driver_.cuStreamQuery(stream);
     if (status == CUDA_SUCCESS) return;
     if (status != CUDA_ERROR_NOT_READY) driver_.check(status, "the stream");
     if (round % kRoundsPerWatch != 0) continue;

@@ -31,8 +31,9 @@ class Gpu {
   void write(CUdeviceptr target, const void* source, size_t length_bytes, double timeout_s);
   void read(void* target, CUdeviceptr source, size_t length_bytes, double timeout_s);
 
-  // Waits until the stream is empty; throws HangError after `timeout_s`.
-  void wait(double timeout_s, const Watch& watch = nullptr);
+  // Waits until the stream, or another one, is empty; throws HangError after `timeout_s`.
+  void wait(double timeout_s, const Watch& watch = nullptr) { wait(stream_, timeout_s, watch); }
+  void wait(CUstream stream, double timeout_s, const Watch& watch = nullptr);
 
   // Records time mark `index` of a series.
   void mark(size_t index);

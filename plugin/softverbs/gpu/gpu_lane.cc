@@ -1,7 +1,6 @@
 #include "softverbs/gpu/gpu_lane.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "softverbs/engine/process.h"

@@ -1,4 +1,3 @@
-#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

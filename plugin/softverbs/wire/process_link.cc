@@ -1,9 +1,5 @@
 #include "softverbs/wire/process_link.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "base/clock.h"

@@ -1,6 +1,5 @@
 #include "transport/one_sided/record_links.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/clock.h"

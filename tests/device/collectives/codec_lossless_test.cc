@@ -7,9 +7,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <string>
 #include <type_traits>
 #include <vector>
 

@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>

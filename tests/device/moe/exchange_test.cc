@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/sanitizer.h"
-#include "device/moe/exchange.h"
+#include "device/moe/calls.h"
 #include "device/support/rank_counts.h"
 
 namespace verbena::device_test {
@@ -17,31 +17,18 @@ constexpr uint64_t kSeeds = emulator::kSanitizer ? 1 : 4;
 constexpr MoeOrder kOrders[] = {MoeOrder::kRows, MoeOrder::kReduced, MoeOrder::kExact};
 
 template <typename T>
-std::string run_pairs(const MoeSetup& setup, uint64_t seed) {
-  MoeRanks<T> ranks(setup);
-  std::vector<MoePair<T>> pairs;
-  std::vector<typename MoeRanks<T>::Step> steps;
-  for (const MoeOrder order : kOrders) {
-    if (order == MoeOrder::kExact && !setup.has_exact) continue;
-    pairs.push_back(ranks.draw(seed + pairs.size(), order));
-    steps.push_back({pairs.size() - 1, false});
-    steps.push_back({pairs.size() - 1, true});
-  }
-  std::string wrong = ranks.run(seed, pairs, steps);
-  for (size_t i = 0; i < pairs.size() && wrong.empty(); ++i) {
-    wrong = pairs[i].check_dispatch();
-    if (wrong.empty()) wrong = pairs[i].check_combine();
-    if (!wrong.empty()) wrong = "pair " + std::to_string(i) + ": " + wrong;
-  }
-  return wrong;
+std::string run_all_orders(const MoeSetup& setup, uint64_t seed) {
+  std::vector<MoeOrder> orders(std::begin(kOrders), std::end(kOrders));
+  if (!setup.has_exact) orders.pop_back();
+  return run_orders<T>(setup, seed, orders);
 }
 
 TEST(MoeExchange, AnyRouting) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 31, 2}, seed), "") << seed;
-    EXPECT_EQ(run_pairs<Half>({3, 6, 5, 8, 3, 32, 16}, seed), "") << seed;
-    EXPECT_EQ(run_pairs<Bfloat16>({4, 16, 40, 6, 2, 64, 1040, 36}, seed), "") << seed;
-    EXPECT_EQ(run_pairs<Bfloat16>({1, 4, 7, 3}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Bfloat16>({2, 8, 31, 2}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Half>({3, 6, 5, 8, 3, 32, 16}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Bfloat16>({4, 16, 40, 6, 2, 64, 1040, 36}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Bfloat16>({1, 4, 7, 3}, seed), "") << seed;
   }
 }
 // Every grouping, with and without room for exact sums, a cast of each form, phases, and scales in columns:
@@ -68,7 +55,7 @@ TEST(MoeExchange, EveryCallOfRanks) {
           setup.has_columns = cast >= MoeCast::kPowers && seed % 2 == 0;
           setup.has_ids_first = has_phases && seed % 4 > 1;
           const std::string wrong =
-              seed % 2 == 0 ? run_pairs<Bfloat16>(setup, seed) : run_pairs<Half>(setup, seed);
+              seed % 2 == 0 ? run_all_orders<Bfloat16>(setup, seed) : run_all_orders<Half>(setup, seed);
           EXPECT_EQ(wrong, "") << ranks << " ranks, grouping " << static_cast<int>(grouping) << ", cast "
                                << static_cast<int>(cast) << ", phases " << has_phases;
         }
@@ -79,8 +66,8 @@ TEST(MoeExchange, EveryCallOfRanks) {
 // A combined row of each rank that has experts of a token, and no more: ranks are fewer than top-k, or more.
 TEST(MoeExchange, RoomForReducedRowsAlone) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 13, 6, 2, 64, 48, 0, false}, seed), "") << seed;
-    EXPECT_EQ(run_pairs<Half>({5, 10, 7, 3, 1, 32, 48, 0, false}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Bfloat16>({2, 8, 13, 6, 2, 64, 48, 0, false}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Half>({5, 10, 7, 3, 1, 32, 48, 0, false}, seed), "") << seed;
   }
 }
 // Rows that are cast to e4m3 on the way: any numbers, NaN and infinities among them, the last block whole or
@@ -88,16 +75,18 @@ TEST(MoeExchange, RoomForReducedRowsAlone) {
 TEST(MoeExchange, RowsAreCast) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     for (const MoeCast cast : {MoeCast::kBlocks, MoeCast::kPowers}) {
-      EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 9, 2, 2, 64, 512, 0, false, cast}, seed), "") << seed;
-      EXPECT_EQ(run_pairs<Half>({3, 6, 7, 3, 2, 64, 1824, 0, false, cast}, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Bfloat16>({2, 8, 9, 2, 2, 64, 512, 0, false, cast}, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Half>({3, 6, 7, 3, 2, 64, 1824, 0, false, cast}, seed), "") << seed;
     }
   }
 }
 // Each call is a kernel that sends and a kernel that receives.
 TEST(MoeExchange, CallsInTwoPhases) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    EXPECT_EQ(run_pairs<Bfloat16>({2, 8, 31, 2, 2, 64, 64, 4, true, MoeCast::kNone, true}, seed), "") << seed;
-    EXPECT_EQ(run_pairs<Half>({4, 8, 9, 6, 2, 32, 256, 0, true, MoeCast::kBlocks, true}, seed), "") << seed;
+    EXPECT_EQ(run_all_orders<Bfloat16>({2, 8, 31, 2, 2, 64, 64, 4, true, MoeCast::kNone, true}, seed), "")
+        << seed;
+    EXPECT_EQ(run_all_orders<Half>({4, 8, 9, 6, 2, 32, 256, 0, true, MoeCast::kBlocks, true}, seed), "")
+        << seed;
   }
 }
 // Rows grouped by expert, each group as long as can be, or one behind the other at a multiple of rows.
@@ -106,20 +95,20 @@ TEST(MoeExchange, RowsGroupedByExpert) {
     for (const MoeGrouping grouping : {MoeGrouping::kExpert, MoeGrouping::kRagged}) {
       MoeSetup setup{2, 8, 31, 2, 2, 64, 64, 0, false};
       setup.grouping = grouping;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Bfloat16>(setup, seed), "") << seed;
       setup = {3, 6, 5, 8, 3, 32, 16, 7};
       setup.grouping = grouping;
       setup.alignment = 4;
-      EXPECT_EQ(run_pairs<Half>(setup, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Half>(setup, seed), "") << seed;
       setup = {4, 160, 13, 6, 2, 64, 528, 36, true, MoeCast::kNone, true};
       setup.grouping = grouping;
       setup.alignment = 128;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Bfloat16>(setup, seed), "") << seed;
       setup.has_ids_first = true;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Bfloat16>(setup, seed), "") << seed;
       setup = {2, 4, 40, 32, 2, 64, 32, 0, false};  // several tiles of a block
       setup.grouping = grouping;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_all_orders<Bfloat16>(setup, seed), "") << seed;
     }
   }
 }
@@ -133,7 +122,7 @@ TEST(MoeExchange, FormsOfScales) {
           setup.grouping = grouping;
           setup.has_columns = has_columns;
           setup.alignment = 2;
-          EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+          EXPECT_EQ(run_all_orders<Bfloat16>(setup, seed), "") << seed;
         }
       }
     }
@@ -141,10 +130,10 @@ TEST(MoeExchange, FormsOfScales) {
 }
 // More tokens than a header of one packet tells, and as many experts of a token as there are lanes.
 TEST(MoeExchange, LongMasks) {
-  EXPECT_EQ(run_pairs<Bfloat16>({2, 4, 131, 1, 2, 96, 16}, 1), "");
-  EXPECT_EQ(run_pairs<Half>({2, 64, 3, 32, 1, 64, 32, 7}, 2), "");
+  EXPECT_EQ(run_all_orders<Bfloat16>({2, 4, 131, 1, 2, 96, 16}, 1), "");
+  EXPECT_EQ(run_all_orders<Half>({2, 64, 3, 32, 1, 64, 32, 7}, 2), "");
   const uint32_t many = emulator::kSanitizer ? 300 : 1100;
-  EXPECT_EQ(run_pairs<Bfloat16>({2, 4, many, 1, 2, 64, 16}, 3), "");
+  EXPECT_EQ(run_all_orders<Bfloat16>({2, 4, many, 1, 2, 64, 16}, 3), "");
 }
 
 // Calls in any order, each kernel as long as its rank takes: copies of the workspace are used again and
@@ -158,66 +147,22 @@ TEST(MoeExchange, CallAfterCallOfRanks) {
     const MoeSetup setup{count, 2 * count, 5, 2, 2, 32, 32, 4, true, MoeCast::kNone, seed % 2 == 1};
     MoeRanks<Bfloat16> ranks(setup);
     for (uint64_t round = 0; round < (count > 3 ? 1 : emulator::kSanitizer ? 2 : 12); ++round) {
-      Random random(seed * 100 + round);
-      std::vector<MoePair<Bfloat16>> pairs;
-      std::vector<MoeRanks<Bfloat16>::Step> steps;
-      std::vector<size_t> open;
-      while (steps.size() < 12) {
-        if (open.empty() || random.between(0, 1) == 0) {
-          open.push_back(pairs.size());
-          pairs.push_back(ranks.draw(seed * 1000 + round * 50 + pairs.size(), kOrders[pairs.size() % 3]));
-          steps.push_back({open.back(), false});
-        } else {
-          const auto at =
-              static_cast<std::ptrdiff_t>(random.between(0, static_cast<uint32_t>(open.size()) - 1));
-          steps.push_back({open[static_cast<size_t>(at)], true});
-          open.erase(open.begin() + at);
-        }
-      }
-      for (const size_t pair : open) steps.push_back({pair, true});
-      std::string wrong = ranks.run(seed + round, pairs, steps);
-      for (size_t i = 0; i < pairs.size() && wrong.empty(); ++i) {
-        wrong = pairs[i].check_dispatch();
-        if (wrong.empty()) wrong = pairs[i].check_combine();
-      }
+      const std::string wrong =
+          run_in_any_order(ranks, seed, round, {std::begin(kOrders), std::end(kOrders)});
       ASSERT_EQ(wrong, "") << count << " ranks, seed " << seed << " round " << round;
     }
   }
 }
 
-// The same bits whatever the schedule is.
 TEST(MoeExchange, SameBitsInEveryRun) {
-  const MoeSetup setup{4, 8, 9, 3, 2, 32, 48};
-  std::vector<MoePair<Half>> first;
-  for (uint64_t run = 0; run < 3; ++run) {
-    MoeRanks<Half> ranks(setup);
-    std::vector<MoePair<Half>> pairs = {ranks.draw(5, MoeOrder::kReduced)};
-    ASSERT_EQ(ranks.run(run * 17, pairs, {{0, false}, {0, true}}), "");
-    if (run == 0) first = pairs;
-    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
-      const auto is_same = [](const MoeBytes& a, const MoeBytes& b) {
-        return std::memcmp(a.data(), b.data(), a.size()) == 0;
-      };
-      EXPECT_TRUE(is_same(pairs[0].handle(rank), first[0].handle(rank)));
-      EXPECT_TRUE(is_same(pairs[0].output(rank), first[0].output(rank)));
-      EXPECT_TRUE(is_same(pairs[0].combined(rank), first[0].combined(rank)));
-    }
-  }
+  expect_same_bits_in_every_run<Half>({4, 8, 9, 3, 2, 32, 48});
 }
 
-// Entries that no call needs are renewed before the number of their call, of which they have the lowest bits,
-// comes again.
 TEST(MoeExchange, EntriesThatNoCallNeedsAreRenewed) {
   for (const MoeGrouping grouping : {MoeGrouping::kRank, MoeGrouping::kExpert}) {
     MoeSetup setup{2, 14, 3, 3, 2, 32, 16, 0, false};
     setup.grouping = grouping;
-    const uint32_t period = device::kMoeCopies * (setup.max_tokens + 1);
-    static_assert(device::kMoeCopies * (device::kMoeMaxTokens + 1) < 1U << (device::MoeEntry::kTagBits - 1));
-    MoeRanks<Bfloat16> ranks(setup);
-    std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(1, MoeOrder::kReduced)};
-    for (uint32_t rank = 0; rank < setup.ranks; ++rank) pairs[0].set_tokens(rank, 0);
-    ASSERT_EQ(ranks.run(1, pairs, std::vector<MoeRanks<Bfloat16>::Step>(period, {0, false})), "");
-    EXPECT_EQ(ranks.find_old_entries(period), "");
+    expect_entries_are_renewed<Bfloat16>(setup);
   }
 }
 
@@ -247,11 +192,7 @@ TEST(MoeExchange, ALateRankIsNamed) {
         if (turn == 0) after_first = packets;
         EXPECT_TRUE(packets == after_first) << seed;
       }
-      for (uint32_t rank = 0; rank < 2; ++rank) {
-        const uint64_t failure = *ranks.workspace(rank).context.failure;
-        EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
-        EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank << ", seed " << seed;
-      }
+      for (uint32_t rank = 0; rank < 2; ++rank) expect_named(ranks, rank, 2);
     }
   }
 }

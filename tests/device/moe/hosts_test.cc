@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "device/emulator/sanitizer.h"
-#include "device/moe/exchange.h"
+#include "device/moe/calls.h"
 
 namespace verbena::device_test {
 namespace {
@@ -27,37 +27,23 @@ MoeSetup make_setup(uint32_t hosts, uint32_t of_host, uint32_t local_experts, ui
 }
 
 template <typename T>
-std::string run_pairs(const MoeSetup& setup, uint64_t seed) {
-  MoeRanks<T> ranks(setup);
-  std::vector<MoePair<T>> pairs;
-  std::vector<typename MoeRanks<T>::Step> steps;
-  for (const MoeOrder order : {MoeOrder::kRows, MoeOrder::kReduced, MoeOrder::kReduced}) {
-    pairs.push_back(ranks.draw(seed + pairs.size(), order));
-    steps.push_back({pairs.size() - 1, false});
-    steps.push_back({pairs.size() - 1, true});
-  }
-  std::string wrong = ranks.run(seed, pairs, steps);
-  for (size_t i = 0; i < pairs.size() && wrong.empty(); ++i) {
-    wrong = pairs[i].check_dispatch();
-    if (wrong.empty()) wrong = pairs[i].check_combine();
-    if (!wrong.empty()) wrong = "pair " + std::to_string(i) + ": " + wrong;
-  }
-  return wrong;
+std::string run_both_orders(const MoeSetup& setup, uint64_t seed) {
+  return run_orders<T>(setup, seed, {MoeOrder::kRows, MoeOrder::kReduced, MoeOrder::kReduced});
 }
 
 TEST(MoeHosts, AnyRouting) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    EXPECT_EQ(run_pairs<Bfloat16>(make_setup(2, 1, 4, 9, 2), seed), "") << seed;
-    EXPECT_EQ(run_pairs<Half>(make_setup(2, 2, 2, 9, 3), seed), "") << seed;
+    EXPECT_EQ(run_both_orders<Bfloat16>(make_setup(2, 1, 4, 9, 2), seed), "") << seed;
+    EXPECT_EQ(run_both_orders<Half>(make_setup(2, 2, 2, 9, 3), seed), "") << seed;
     MoeSetup setup = make_setup(2, 2, 3, 40, 6);
     setup.row_bytes = 1040;
     setup.scale_bytes = 36;
     setup.chunk_bits = 5;
-    EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+    EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
     setup = make_setup(3, 2, 2, 7, 4);
     setup.are_mixed = true;
     setup.chunk_bits = 0;
-    EXPECT_EQ(run_pairs<Half>(setup, seed), "") << seed;
+    EXPECT_EQ(run_both_orders<Half>(setup, seed), "") << seed;
   }
 }
 // Fewer and more ranks of a host than experts of a token.
@@ -67,13 +53,13 @@ TEST(MoeHosts, FourHosts) {
       MoeSetup setup = make_setup(4, 2, 2, 6, top_k);
       setup.blocks = 1;
       setup.threads = 32;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
     }
     MoeSetup setup = make_setup(4, 3, 2, 5, 2);
     setup.blocks = 1;
     setup.threads = 32;
     setup.are_mixed = true;
-    EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+    EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
   }
 }
 TEST(MoeHosts, EightRanksOfAHost) {
@@ -82,7 +68,7 @@ TEST(MoeHosts, EightRanksOfAHost) {
     setup.blocks = 1;
     setup.threads = 32;
     setup.row_bytes = 32;
-    EXPECT_EQ(run_pairs<Bfloat16>(setup, hosts), "") << hosts;
+    EXPECT_EQ(run_both_orders<Bfloat16>(setup, hosts), "") << hosts;
   }
 }
 TEST(MoeHosts, RowsAreCast) {
@@ -91,7 +77,7 @@ TEST(MoeHosts, RowsAreCast) {
       MoeSetup setup = make_setup(2, 2, 2, 9, 3);
       setup.cast = cast;
       setup.row_bytes = 1824;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
     }
   }
 }
@@ -102,17 +88,17 @@ TEST(MoeHosts, RowsGroupedByExpert) {
       MoeSetup setup = make_setup(2, 2, 5, 19, 4);
       setup.grouping = grouping;
       setup.alignment = 4;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
       if (emulator::kSanitizer && grouping == MoeGrouping::kExpert) continue;
       setup.has_phases = true;
       setup.scale_bytes = 20;
-      EXPECT_EQ(run_pairs<Half>(setup, seed), "") << seed;
+      EXPECT_EQ(run_both_orders<Half>(setup, seed), "") << seed;
       setup.has_ids_first = true;
-      EXPECT_EQ(run_pairs<Half>(setup, seed), "") << seed;
+      EXPECT_EQ(run_both_orders<Half>(setup, seed), "") << seed;
       setup = make_setup(3, 1, 2, 40, 32);  // several tiles of a block
       setup.grouping = grouping;
       setup.chunk_bits = 4;
-      EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+      EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
     }
   }
 }
@@ -120,7 +106,7 @@ TEST(MoeHosts, CallsInTwoPhases) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     MoeSetup setup = make_setup(2, 2, 2, 31, 3);
     setup.has_phases = true;
-    EXPECT_EQ(run_pairs<Bfloat16>(setup, seed), "") << seed;
+    EXPECT_EQ(run_both_orders<Bfloat16>(setup, seed), "") << seed;
   }
 }
 
@@ -134,29 +120,7 @@ TEST(MoeHosts, CallAfterCall) {
     setup.has_phases = seed % 2 == 1;
     MoeRanks<Bfloat16> ranks(setup);
     for (uint64_t round = 0; round < (emulator::kSanitizer ? 2 : 8); ++round) {
-      Random random(seed * 100 + round);
-      std::vector<MoePair<Bfloat16>> pairs;
-      std::vector<MoeRanks<Bfloat16>::Step> steps;
-      std::vector<size_t> open;
-      while (steps.size() < 12) {
-        if (open.empty() || random.between(0, 1) == 0) {
-          open.push_back(pairs.size());
-          pairs.push_back(ranks.draw(seed * 1000 + round * 50 + pairs.size(),
-                                     pairs.size() % 2 == 0 ? MoeOrder::kRows : MoeOrder::kReduced));
-          steps.push_back({open.back(), false});
-        } else {
-          const auto at =
-              static_cast<std::ptrdiff_t>(random.between(0, static_cast<uint32_t>(open.size()) - 1));
-          steps.push_back({open[static_cast<size_t>(at)], true});
-          open.erase(open.begin() + at);
-        }
-      }
-      for (const size_t pair : open) steps.push_back({pair, true});
-      std::string wrong = ranks.run(seed + round, pairs, steps);
-      for (size_t i = 0; i < pairs.size() && wrong.empty(); ++i) {
-        wrong = pairs[i].check_dispatch();
-        if (wrong.empty()) wrong = pairs[i].check_combine();
-      }
+      const std::string wrong = run_in_any_order(ranks, seed, round, {MoeOrder::kRows, MoeOrder::kReduced});
       ASSERT_EQ(wrong, "") << seed << " round " << round;
     }
   }
@@ -167,7 +131,6 @@ TEST(MoeHosts, RanksWithoutTokens) {
   for (const uint32_t tokens : {0U, 33U}) {
     MoeRanks<Bfloat16> ranks(make_setup(2, 2, 1, 33, 2));
     std::vector<MoePair<Bfloat16>> pairs;
-    std::vector<MoeRanks<Bfloat16>::Step> steps;
     for (size_t i = 0; i < 4; ++i) {
       pairs.push_back(ranks.draw(i, MoeOrder::kReduced));
       for (uint32_t rank = 0; rank < 4; ++rank) pairs[i].set_tokens(rank, rank == i ? tokens : 0);
@@ -175,34 +138,13 @@ TEST(MoeHosts, RanksWithoutTokens) {
         pairs[i].set_id(static_cast<uint32_t>(i), token, 0, token % 6 - 1);
         pairs[i].set_id(static_cast<uint32_t>(i), token, 1, -1);
       }
-      steps.push_back({i, false});
-      steps.push_back({i, true});
     }
-    ASSERT_EQ(ranks.run(tokens, pairs, steps), "");
-    for (const MoePair<Bfloat16>& pair : pairs) {
-      EXPECT_EQ(pair.check_dispatch(), "");
-      EXPECT_EQ(pair.check_combine(), "");
-    }
+    EXPECT_EQ(run_pairs(ranks, tokens, pairs), "");
   }
 }
 
 TEST(MoeHosts, SameBitsInEveryRun) {
-  const MoeSetup setup = make_setup(2, 3, 2, 9, 4);
-  std::vector<MoePair<Half>> first;
-  for (uint64_t run = 0; run < 3; ++run) {
-    MoeRanks<Half> ranks(setup);
-    std::vector<MoePair<Half>> pairs = {ranks.draw(5, MoeOrder::kReduced)};
-    ASSERT_EQ(ranks.run(run * 17, pairs, {{0, false}, {0, true}}), "");
-    if (run == 0) first = pairs;
-    for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
-      const auto is_same = [](const MoeBytes& a, const MoeBytes& b) {
-        return std::memcmp(a.data(), b.data(), a.size()) == 0;
-      };
-      EXPECT_TRUE(is_same(pairs[0].handle(rank), first[0].handle(rank)));
-      EXPECT_TRUE(is_same(pairs[0].output(rank), first[0].output(rank)));
-      EXPECT_TRUE(is_same(pairs[0].combined(rank), first[0].combined(rank)));
-    }
-  }
+  expect_same_bits_in_every_run<Half>(make_setup(2, 3, 2, 9, 4));
 }
 
 // As within one host: a relay renews entries in place of the source rank.
@@ -212,12 +154,7 @@ TEST(MoeHosts, EntriesThatNoCallNeedsAreRenewed) {
     setup.grouping = grouping;
     setup.threads = 32;
     setup.row_bytes = 16;
-    const uint32_t period = device::kMoeCopies * (setup.max_tokens + 1);
-    MoeRanks<Bfloat16> ranks(setup);
-    std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(1, MoeOrder::kReduced)};
-    for (uint32_t rank = 0; rank < setup.ranks; ++rank) pairs[0].set_tokens(rank, 0);
-    ASSERT_EQ(ranks.run(1, pairs, std::vector<MoeRanks<Bfloat16>::Step>(period, {0, false})), "");
-    EXPECT_EQ(ranks.find_old_entries(period), "");
+    expect_entries_are_renewed<Bfloat16>(setup);
   }
 }
 
@@ -279,10 +216,8 @@ TEST(MoeHosts, ALateRankIsNamed) {
           const bool has_failed = (failed.load() >> rank & 1) != 0;
           if (rank == late || (needs_nothing && !has_failed)) continue;
           EXPECT_TRUE(has_failed) << "rank " << rank << ", seed " << seed;
-          const uint64_t failure = *ranks.workspace(rank).context.failure;
-          EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
-          EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, late)
-              << "rank " << rank << ", seed " << seed << (is_in_combine ? ", combine" : ", dispatch");
+          SCOPED_TRACE("seed " + std::to_string(seed) + (is_in_combine ? ", combine" : ", dispatch"));
+          expect_named(ranks, rank, late);
         }
       }
     }
@@ -299,18 +234,8 @@ TEST(MoeHosts, RanksAreLeftOut) {
     for (const uint32_t mask : {63U, living, 63U}) {
       ranks.reset();
       ranks.set_living(mask);
-      std::vector<MoePair<Bfloat16>> pairs;
-      std::vector<MoeRanks<Bfloat16>::Step> steps;
-      for (const MoeOrder order : {MoeOrder::kReduced, MoeOrder::kRows}) {
-        pairs.push_back(ranks.draw(++seed, order));
-        steps.push_back({pairs.size() - 1, false});
-        steps.push_back({pairs.size() - 1, true});
-      }
-      ASSERT_EQ(ranks.run(seed, pairs, steps), "");
-      for (const MoePair<Bfloat16>& pair : pairs) {
-        EXPECT_EQ(pair.check_dispatch(), "");
-        EXPECT_EQ(pair.check_combine(), "");
-      }
+      EXPECT_EQ(run_orders(ranks, seed, {MoeOrder::kReduced, MoeOrder::kRows}), "");
+      seed += 2;
     }
   }
 }

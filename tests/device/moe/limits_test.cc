@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/sanitizer.h"
-#include "device/moe/exchange.h"
+#include "device/moe/calls.h"
 #include "device/support/rank_counts.h"
 
 namespace verbena::device_test {
@@ -13,34 +13,24 @@ namespace {
 using device::Bfloat16;
 using device::Half;
 
-template <typename T>
-std::string run_pair(const MoeSetup& setup, uint64_t seed, MoeOrder order) {
-  MoeRanks<T> ranks(setup);
-  std::vector<MoePair<T>> pairs = {ranks.draw(seed, order)};
-  std::string wrong = ranks.run(seed, pairs, {{0, false}, {0, true}});
-  if (wrong.empty()) wrong = pairs[0].check_dispatch();
-  if (wrong.empty()) wrong = pairs[0].check_combine();
-  return wrong;
-}
-
 TEST(MoeLimits, SixteenRanks) {
   for (const MoeOrder order : {MoeOrder::kRows, MoeOrder::kReduced, MoeOrder::kExact}) {
-    EXPECT_EQ(run_pair<Bfloat16>({16, 32, 3, 4, 1, 32, 16}, 1, order), "");
-    EXPECT_EQ(run_pair<Half>({16, 16, 2, 32, 1, 32, 16}, 2, order), "");
+    EXPECT_EQ(run_orders<Bfloat16>({16, 32, 3, 4, 1, 32, 16}, 1, {order}), "");
+    EXPECT_EQ(run_orders<Half>({16, 16, 2, 32, 1, 32, 16}, 2, {order}), "");
   }
-  EXPECT_EQ(run_pair<Half>({16, 64, 3, 5, 1, 32, 16, 0, false}, 3, MoeOrder::kReduced), "");
+  EXPECT_EQ(run_orders<Half>({16, 64, 3, 5, 1, 32, 16, 0, false}, 3, {MoeOrder::kReduced}), "");
 }
 TEST(MoeLimits, ThirtyTwoRanks) {
-  EXPECT_EQ(run_pair<Bfloat16>({32, 64, 2, 4, 1, 32, 16}, 1, MoeOrder::kRows), "");
-  EXPECT_EQ(run_pair<Half>({32, 32, 3, 32, 1, 32, 16, 0, false}, 2, MoeOrder::kReduced), "");
+  EXPECT_EQ(run_orders<Bfloat16>({32, 64, 2, 4, 1, 32, 16}, 1, {MoeOrder::kRows}), "");
+  EXPECT_EQ(run_orders<Half>({32, 32, 3, 32, 1, 32, 16, 0, false}, 2, {MoeOrder::kReduced}), "");
 }
 TEST(MoeLimits, MostTokens) {
   if (emulator::kSanitizer) GTEST_SKIP() << "takes minutes";
-  EXPECT_EQ(run_pair<Bfloat16>({2, 2, 4096, 1, 1, 128, 16}, 1, MoeOrder::kReduced), "");
+  EXPECT_EQ(run_orders<Bfloat16>({2, 2, 4096, 1, 1, 128, 16}, 1, {MoeOrder::kReduced}), "");
 }
 TEST(MoeLimits, MostExpertsOnOneRank) {
-  EXPECT_EQ(run_pair<Bfloat16>({1, 4096, 5, 32, 2, 64, 16}, 4, MoeOrder::kExact), "");
-  EXPECT_EQ(run_pair<Bfloat16>({2, 4096, 5, 32, 2, 64, 16}, 5, MoeOrder::kReduced), "");
+  EXPECT_EQ(run_orders<Bfloat16>({1, 4096, 5, 32, 2, 64, 16}, 4, {MoeOrder::kExact}), "");
+  EXPECT_EQ(run_orders<Bfloat16>({2, 4096, 5, 32, 2, 64, 16}, 5, {MoeOrder::kReduced}), "");
 }
 // One rank has all tokens, or none has any.
 TEST(MoeLimits, RanksWithoutTokens) {
@@ -48,18 +38,11 @@ TEST(MoeLimits, RanksWithoutTokens) {
     const MoeSetup setup{3, 6, 33, 2, 2, 64, 32};
     MoeRanks<Bfloat16> ranks(setup);
     std::vector<MoePair<Bfloat16>> pairs;
-    std::vector<MoeRanks<Bfloat16>::Step> steps;
     for (size_t i = 0; i < 3; ++i) {
       pairs.push_back(ranks.draw(i, MoeOrder::kReduced));
       for (uint32_t rank = 0; rank < 3; ++rank) pairs[i].set_tokens(rank, rank == i ? tokens : 0);
-      steps.push_back({i, false});
-      steps.push_back({i, true});
     }
-    ASSERT_EQ(ranks.run(tokens, pairs, steps), "");
-    for (const MoePair<Bfloat16>& pair : pairs) {
-      EXPECT_EQ(pair.check_dispatch(), "");
-      EXPECT_EQ(pair.check_combine(), "");
-    }
+    EXPECT_EQ(run_pairs(ranks, tokens, pairs), "");
   }
 }
 
@@ -70,7 +53,6 @@ TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
   const MoeSetup setup{2, 2, kTokens, 1, 2, 64, 16};
   MoeRanks<Bfloat16> ranks(setup);
   std::vector<MoePair<Bfloat16>> pairs;
-  std::vector<MoeRanks<Bfloat16>::Step> steps;
   for (uint32_t i = 0; i < 8; ++i) {
     pairs.push_back(ranks.draw(i, MoeOrder::kRows));
     for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -83,14 +65,8 @@ TEST(MoeLimits, MasksThatLookLikeEmptyPackets) {
         pairs[i].set_id(rank, token, 0, goes ? 1 - rank : -1);
       }
     }
-    steps.push_back({i, false});
-    steps.push_back({i, true});
   }
-  ASSERT_EQ(ranks.run(3, pairs, steps), "");
-  for (const MoePair<Bfloat16>& pair : pairs) {
-    EXPECT_EQ(pair.check_dispatch(), "");
-    EXPECT_EQ(pair.check_combine(), "");
-  }
+  EXPECT_EQ(run_pairs(ranks, 3, pairs), "");
 }
 
 // A rank that does not come is named. After a reset the others go on without it; after another reset it is
@@ -109,18 +85,8 @@ TEST(MoeLimits, ADeadRankIsLeftOutOfRanks) {
       MoeRanks<Bfloat16> ranks(setup);
       uint64_t seed = dead;
       const auto expect_right = [&] {
-        std::vector<MoePair<Bfloat16>> pairs;
-        std::vector<MoeRanks<Bfloat16>::Step> steps;
-        for (const MoeOrder order : {MoeOrder::kReduced, MoeOrder::kExact, MoeOrder::kRows}) {
-          pairs.push_back(ranks.draw(++seed, order));
-          steps.push_back({pairs.size() - 1, false});
-          steps.push_back({pairs.size() - 1, true});
-        }
-        ASSERT_EQ(ranks.run(seed, pairs, steps), "");
-        for (const MoePair<Bfloat16>& pair : pairs) {
-          EXPECT_EQ(pair.check_dispatch(), "");
-          EXPECT_EQ(pair.check_combine(), "");
-        }
+        EXPECT_EQ(run_orders(ranks, seed, {MoeOrder::kReduced, MoeOrder::kExact, MoeOrder::kRows}), "");
+        seed += 3;
       };
       expect_right();
       MoePair<Bfloat16> pair = ranks.draw(++seed, MoeOrder::kReduced);
@@ -197,10 +163,7 @@ TEST(MoeLimits, OneOfEachKindInFlight) {
       }
     }
     ASSERT_EQ(world.run(), "");
-    for (const MoePair<Bfloat16>& pair : pairs) {
-      EXPECT_EQ(pair.check_dispatch(), "");
-      EXPECT_EQ(pair.check_combine(), "");
-    }
+    EXPECT_EQ(check_pairs(pairs), "");
   }
 }
 
@@ -226,11 +189,7 @@ TEST(MoeLimits, ALateRankIsNamedInTwoPhases) {
       }
       EXPECT_EQ(world.run(), "") << phase;
     }
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      const uint64_t failure = *ranks.workspace(rank).context.failure;
-      EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
-      EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank;
-    }
+    for (uint32_t rank = 0; rank < 2; ++rank) expect_named(ranks, rank, 2);
   }
 }
 

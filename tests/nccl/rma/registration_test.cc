@@ -1,6 +1,5 @@
 // Memory that every rank reaches: registered together, given back by each when it likes, also while others
 // put.
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 #include "protocol/lane_simulation/rank.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace verbena::protocol::lane_simulation {
@@ -283,20 +282,6 @@ bool Rank::is_done() {
     for (uint32_t q = 0; q < shape_.rails; ++q) is_done &= lane.recovery().is_settled(q);
   });
   return is_done;
-}
-
-uint64_t Rank::count_replays() {
-  uint64_t replays = 0;
-  for (const Peer& peer : peers_)
-    for (const auto& lane : peer.lanes) replays += lane->counts().replayed_requests;
-  return replays;
-}
-
-uint64_t Rank::count_revivals() {
-  uint64_t revivals = 0;
-  for (const Peer& peer : peers_)
-    for (const auto& lane : peer.lanes) revivals += lane->counts().revived_queue_pairs;
-  return revivals;
 }
 
 }  // namespace verbena::protocol::lane_simulation

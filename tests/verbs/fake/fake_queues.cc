@@ -1,7 +1,6 @@
 // Domains, regions, queues and queue pairs of the fake.
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "fake_objects.h"
 

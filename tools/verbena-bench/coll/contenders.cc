@@ -18,10 +18,6 @@ std::string describe_choice(const verbena_ops_choice& choice) {
   return name;
 }
 
-void* as_pointer(CUdeviceptr address) {
-  return reinterpret_cast<void*>(address);
-}
-
 // The number of blocks of that many threads with one packet for each thread; and by half of them. Where that
 // is more than there may be, by all of them.
 void add_packets(std::vector<verbena_ops_choice>& choices, verbena_ops_algorithm algorithm, uint64_t bytes,

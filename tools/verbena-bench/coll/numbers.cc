@@ -145,25 +145,39 @@ Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint6
   });
 }
 
+std::vector<float> widen_all(verbena_ops_type type, const Bytes& elements) {
+  return with_type(type, [&](auto number) {
+    std::vector<float> numbers(elements.size() / sizeof(number));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      std::memcpy(&number, elements.data() + i * sizeof(number), sizeof(number));
+      numbers[i] = static_cast<float>(device::widen(number));
+    }
+    return numbers;
+  });
+}
+
+float round_number(verbena_ops_type type, float number) {
+  return with_type(type, [&](auto kind) {
+    if constexpr (std::is_same_v<decltype(kind), int32_t>) {
+      return std::trunc(number);
+    } else {
+      return device::widen(device::narrow<decltype(kind)>(number));
+    }
+  });
+}
+
 double measure_error(verbena_ops_type type, const Bytes& numbers, const Bytes& exact,
                      const std::vector<Bytes>& terms) {
-  return with_type(type, [&](auto number) {
-    double errors = 0, squares = 0, term_squares = 0;
-    const auto read = [&](const Bytes& bytes, size_t at) {
-      std::memcpy(&number, bytes.data() + at, sizeof(number));
-      return static_cast<double>(device::widen(number));
-    };
-    for (size_t at = 0; at + sizeof(number) <= exact.size(); at += sizeof(number)) {
-      const double want = read(exact, at), error = read(numbers, at) - want;
-      errors += error * error;
-      squares += want * want;
-    }
-    for (const Bytes& term : terms)
-      for (size_t at = 0; at + sizeof(number) <= term.size(); at += sizeof(number))
-        term_squares += std::pow(read(term, at), 2);
-    const double all = std::max(squares, term_squares);
-    return all == 0 ? errors : std::sqrt(errors / all);
-  });
+  const std::vector<float> got = widen_all(type, numbers), wanted = widen_all(type, exact);
+  double errors = 0, squares = 0, term_squares = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    errors += std::pow(double{got[i]} - double{wanted[i]}, 2);
+    squares += std::pow(double{wanted[i]}, 2);
+  }
+  for (const Bytes& term : terms)
+    for (const float number : widen_all(type, term)) term_squares += std::pow(double{number}, 2);
+  const double all = std::max(squares, term_squares);
+  return all == 0 ? errors : std::sqrt(errors / all);
 }
 
 uint64_t hash_bytes(const Bytes& bytes) {

@@ -23,6 +23,10 @@ Bytes make_input(verbena_ops_type type, uint64_t count, uint32_t rank, uint32_t 
 Bytes make_reduced(verbena_ops_type type, verbena_ops_reduction reduction, uint64_t count, uint32_t ranks,
                    uint32_t round, uint32_t of_host);
 
+// The elements as floats, and a float as an element rounds it.
+std::vector<float> widen_all(verbena_ops_type type, const Bytes& elements);
+float round_number(verbena_ops_type type, float number);
+
 uint64_t hash_bytes(const Bytes& bytes);
 
 // Returns the relative root-mean-square error of sums. It is relative to the exact sums or to the addends,

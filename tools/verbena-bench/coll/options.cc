@@ -111,8 +111,9 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
       "afterwards replay one graph this number of times with changing data, and check every result");
   app.add_option(
       "--random", plan.random,
-      "afterwards make this number of random calls, with tensors of up to the largest of --sizes, and check "
-      "every element; operation, type, size, algorithm and grouping are the same on all ranks; alignment, "
+      "afterwards make this number of random calls, some with RMSNorm, with tensors of up to the largest of "
+      "--sizes, and check every element; operation, type, size, algorithm and grouping are the same on all "
+      "ranks; alignment, "
       "in-place use, delay, graph and stream differ between ranks. The ranks then make one eighth of this "
       "number of dispatches and combines of a mixture of experts, with random shapes, layouts and routes");
   app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();

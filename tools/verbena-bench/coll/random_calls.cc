@@ -4,8 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <random>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,20 +13,15 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "verbena-bench/coll/contenders.h"
+#include "verbena-bench/coll/norm_calls.h"
 #include "verbena-bench/coll/numbers.h"
 
 namespace verbena::tools::coll {
 namespace {
 
 constexpr uint64_t kMaxCalls = 4;  // of a step
-constexpr uint64_t kMargin = 256;  // bytes around an output that nobody writes
-constexpr unsigned char kUntouched = 0x5a;
 constexpr double kCodedBound = 0.25;
 
-using Random = std::mt19937_64;
-uint64_t draw(Random& random, uint64_t first, uint64_t last) {
-  return std::uniform_int_distribution<uint64_t>(first, last)(random);
-}
 bool is_drawn(Random& random, double share) {
   return std::uniform_real_distribution<>(0, 1)(random) < share;
 }
@@ -99,16 +93,16 @@ class RandomCalls {
   Call draw_call(Random& common, bool is_grouped) {
     Call call;
     const bool has_counts = plan_.hosts == 1 && is_drawn(common, 0.2);
-    call.form = has_counts ? static_cast<Form>(draw(common, 5, 6))
-                           : static_cast<Form>(is_drawn(common, 0.5) ? 0 : draw(common, 1, 4));
+    call.form = has_counts ? static_cast<Form>(draw_number(common, 5, 6))
+                           : static_cast<Form>(is_drawn(common, 0.5) ? 0 : draw_number(common, 1, 4));
     // Sums of whole vectors of floats have separate kernels: half of the calls use them.
     const bool is_common = is_drawn(common, 0.5);
-    call.type = static_cast<verbena_ops_type>(draw(common, 0, is_common ? 2 : 4));
+    call.type = static_cast<verbena_ops_type>(draw_number(common, 0, is_common ? 2 : 4));
     const bool reduces = call.form == Form::kAllReduce || call.form == Form::kReduceScatter;
     if (reduces && !is_common && is_drawn(common, 0.5))
-      call.reduction = static_cast<verbena_ops_reduction>(draw(common, 1, 3));
+      call.reduction = static_cast<verbena_ops_reduction>(draw_number(common, 1, 3));
     call.number = static_cast<uint32_t>(common());
-    call.root = static_cast<uint32_t>(draw(common, 0, ranks() - 1));
+    call.root = static_cast<uint32_t>(draw_number(common, 0, ranks() - 1));
     const uint64_t part = places_.bytes / kMaxCalls - 4 * kMargin;
     const bool is_of_all = call.form != Form::kAllReduce && call.form != Form::kBroadcast;
     const uint64_t most = part / call.element() / (is_of_all ? ranks() : 1);
@@ -118,7 +112,7 @@ class RandomCalls {
     const bool has_rows =
         call.form == Form::kAllGather || call.form == Form::kReduceScatter || call.form == Form::kAllToAll;
     if (has_rows && is_drawn(common, 0.3)) {
-      call.rows = draw(common, 2, 9);
+      call.rows = draw_number(common, 2, 9);
       call.count = std::max(call.rows, call.count / call.rows * call.rows);
       if (call.count > most) call.rows = 1, call.count = most;
     }
@@ -126,7 +120,8 @@ class RandomCalls {
                               call.reduction == VERBENA_OPS_SUM &&
                               (call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16);
     if (can_be_coded && is_drawn(common, 0.2))
-      call.codec = static_cast<verbena_ops_algorithm>(draw(common, VERBENA_OPS_FP8, VERBENA_OPS_INT4_INT8));
+      call.codec =
+          static_cast<verbena_ops_algorithm>(draw_number(common, VERBENA_OPS_FP8, VERBENA_OPS_INT4_INT8));
     if (has_counts) draw_counts(common, call);
     draw_choice(common, call);
     return call;
@@ -134,7 +129,7 @@ class RandomCalls {
   void draw_counts(Random& common, Call& call) const {
     call.counts.resize(call.form == Form::kAllGatherV ? ranks() : ranks() * ranks());
     for (int64_t& count : call.counts)
-      count = is_drawn(common, 0.2) ? 0 : static_cast<int64_t>(draw(common, 0, call.count));
+      count = is_drawn(common, 0.2) ? 0 : static_cast<int64_t>(draw_number(common, 0, call.count));
   }
   void draw_choice(Random& common, Call& call) {
     if (is_drawn(common, 0.3)) return;
@@ -148,12 +143,13 @@ class RandomCalls {
                                                 VERBENA_OPS_BULK_ONE_SHOT, VERBENA_OPS_BULK_TWO_SHOT,
                                                 VERBENA_OPS_DIRECT};
       const bool is_plain = call.form == Form::kAllReduce;
-      call.choice.algorithm = kAll[draw(common, 0, is_plain ? 4 : 3)];
+      call.choice.algorithm = kAll[draw_number(common, 0, is_plain ? 4 : 3)];
     }
     if (is_drawn(common, 0.5))
-      call.choice.blocks = static_cast<uint32_t>(draw(common, 1, std::min(plan_.blocks, 16U)));
-    if (is_drawn(common, 0.5)) call.choice.threads = static_cast<uint32_t>(32 * draw(common, 1, 16));
-    if (is_drawn(common, 0.2)) call.choice.chunk_bytes = static_cast<uint32_t>(16 * draw(common, 1, 64));
+      call.choice.blocks = static_cast<uint32_t>(draw_number(common, 1, std::min(plan_.blocks, 16U)));
+    if (is_drawn(common, 0.5)) call.choice.threads = static_cast<uint32_t>(32 * draw_number(common, 1, 16));
+    if (is_drawn(common, 0.2))
+      call.choice.chunk_bytes = static_cast<uint32_t>(16 * draw_number(common, 1, 64));
   }
 
   Place draw_place(Random& own, const Call& call, uint64_t index) {
@@ -161,8 +157,8 @@ class RandomCalls {
     const uint64_t begin = index * (places_.bytes / kMaxCalls) + kMargin;
     // If peers access inputs and outputs directly, the offsets must be equal on all ranks.
     const bool is_alike = call.choice.algorithm == VERBENA_OPS_DIRECT;
-    if (!is_alike && is_drawn(own, 0.5)) place.input_offset = call.element() * draw(own, 0, 15);
-    if (!is_alike && is_drawn(own, 0.5)) place.output_offset = call.element() * draw(own, 0, 15);
+    if (!is_alike && is_drawn(own, 0.5)) place.input_offset = call.element() * draw_number(own, 0, 15);
+    if (!is_alike && is_drawn(own, 0.5)) place.output_offset = call.element() * draw_number(own, 0, 15);
     place.input = places_.inputs + begin + place.input_offset;
     place.output = places_.outputs + begin + place.output_offset;
     place.is_in_place =
@@ -173,50 +169,65 @@ class RandomCalls {
   }
 
   void run_step(Random& common, Random& own) {
-    std::vector<Call> calls(is_drawn(common, 0.15) ? draw(common, 2, kMaxCalls) : 1);
+    if (is_drawn(common, 0.15)) return run_norm(common, own);
+    std::vector<Call> calls(is_drawn(common, 0.15) ? draw_number(common, 2, kMaxCalls) : 1);
     const bool is_grouped = calls.size() > 1 || is_drawn(common, 0.05);
     for (Call& call : calls) call = draw_call(common, is_grouped);
     std::vector<Place> places;
-    gpu_.fill_words(places_.outputs, 0x5a5a5a5a, places_.bytes / 4);
-    gpu_.fill_words(places_.inputs, 0x5a5a5a5a, places_.bytes / 4);
+    clear();
     for (size_t i = 0; i < calls.size(); ++i) {
       places.push_back(draw_place(own, calls[i], i));
       write_input(calls[i], places.back(), i);
     }
-    gpu_.wait(plan_.timeout_s);
-    if (is_drawn(own, 0.3)) std::this_thread::sleep_for(std::chrono::microseconds(draw(own, 0, 2000)));
-    const auto enqueue = [&](CUstream stream) {
-      if (is_drawn(own, 0.2))
-        check(library_.verbena_ops_pause(ops_, draw(own, 0, 200'000), stream), "verbena_ops_pause");
+    execute(own, calls.front().describe(), [&](CUstream stream) {
       if (is_grouped) check(library_.verbena_ops_group_begin(ops_), "verbena_ops_group_begin");
       for (size_t i = 0; i < calls.size(); ++i) make(calls[i], places[i], i, stream);
       if (is_grouped) check(library_.verbena_ops_group_end(ops_, stream), "verbena_ops_group_end");
+    });
+    for (size_t i = 0; i < calls.size(); ++i) compare(calls[i], places[i]);
+  }
+  void run_norm(Random& common, Random& own) {
+    clear();
+    const NormCall call(plan_, gpu_, places_, common, own);
+    call.prepare();
+    execute(own, call.describe(), [&](CUstream stream) { call.enqueue(library_, ops_, stream); });
+    const uint64_t wrong = call.count_wrong();
+    if (wrong == 0) return;
+    wrong_ += wrong;
+    std::fprintf(stderr, "rank %u: step %llu of seed %llu: %llu elements wrong: %s\n", plan_.rank,
+                 static_cast<unsigned long long>(step_), static_cast<unsigned long long>(plan_.seed),
+                 static_cast<unsigned long long>(wrong), call.describe().c_str());
+  }
+  void clear() {
+    gpu_.fill_words(places_.outputs, 0x5a5a5a5a, places_.bytes / 4);
+    gpu_.fill_words(places_.inputs, 0x5a5a5a5a, places_.bytes / 4);
+  }
+  // Runs what `enqueue` puts into a stream, in a graph or one of two streams, perhaps late.
+  void execute(Random& own, const std::string& name, const std::function<void(CUstream)>& enqueue) {
+    gpu_.wait(plan_.timeout_s);
+    if (is_drawn(own, 0.3)) std::this_thread::sleep_for(std::chrono::microseconds(draw_number(own, 0, 2000)));
+    const auto enqueue_late = [&](CUstream stream) {
+      if (is_drawn(own, 0.2))
+        check(library_.verbena_ops_pause(ops_, draw_number(own, 0, 200'000), stream), "verbena_ops_pause");
+      enqueue(stream);
     };
-    const uint64_t way = draw(own, 0, 3);
+    const uint64_t way = draw_number(own, 0, 3);
     if (way == 0) {
-      Graph graph(gpu_, [&] { enqueue(gpu_.stream()); });
+      Graph graph(gpu_, [&] { enqueue_late(gpu_.stream()); });
       graph.launch();
       gpu_.wait(plan_.timeout_s);
     } else if (way == 1) {
-      enqueue(other_);
-      wait_for_other();
+      enqueue_late(other_);
+      gpu_.wait(other_, plan_.timeout_s);
     } else {
-      enqueue(gpu_.stream());
+      enqueue_late(gpu_.stream());
       gpu_.wait(plan_.timeout_s);
     }
     char text[512] = "";
     if (library_.verbena_ops_get_error(ops_, text, sizeof(text)) != VERBENA_SUCCESS)
       throw ToolError("step " + std::to_string(step_) + " of seed " + std::to_string(plan_.seed) + ", " +
-                      calls.front().describe() + ": " + text);
-    for (size_t i = 0; i < calls.size(); ++i) compare(calls[i], places[i]);
+                      name + ": " + text);
   }
-  void wait_for_other() {
-    const int64_t deadline_ns = deadline_after_s(plan_.timeout_s);
-    while (gpu_.driver().cuStreamQuery(other_) == CUDA_ERROR_NOT_READY)
-      if (now_ns() > deadline_ns)
-        throw HangError("step " + std::to_string(step_) + ": a stream did not finish in time");
-  }
-
   uint64_t input_count(const Call& call, uint32_t rank) const {
     switch (call.form) {
       case Form::kReduceScatter:

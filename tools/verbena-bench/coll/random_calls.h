@@ -3,12 +3,21 @@
 // (alignment, in place or not, delay, eager or graph, stream) come from a separate seed for each rank.
 #pragma once
 #include <cstdint>
+#include <random>
 
 #include "common/gpu.h"
 #include "verbena-bench/coll/coll_plan.h"
 #include "verbena-bench/coll/ops_library.h"
 
 namespace verbena::tools::coll {
+
+using Random = std::mt19937_64;
+inline uint64_t draw_number(Random& random, uint64_t first, uint64_t last) {
+  return std::uniform_int_distribution<uint64_t>(first, last)(random);
+}
+
+inline constexpr uint64_t kMargin = 256;  // bytes around an output that nobody writes
+inline constexpr unsigned char kUntouched = 0x5a;
 
 // Two windows with the same offset on all ranks, for inputs and outputs.
 struct RandomPlaces {

@@ -183,7 +183,13 @@ Rank::Rank(const CollPlan& plan)
           std::make_shared<NcclContender>(plan_.nccl_library, plan_.nccl_id, plan_.rank, plan_.count_ranks);
 }
 
+// After an error, kernels that were enqueued before it may still use the windows. A failed wait says nothing
+// new: the error that ends the run is on its way.
 Rank::~Rank() {
+  try {
+    gpu_.wait(plan_.timeout_s);
+  } catch (const ToolError&) {  // NOLINT(bugprone-empty-catch)
+  }
   windows_.clear();
   ours_.reset();
 }

@@ -141,7 +141,7 @@ TEST(Info, ABrokenParameterIsNamed) {
   ASSERT_EQ(document["devices"].size(), 1U);
   EXPECT_EQ(document["devices"][0]["usable"], false);
   EXPECT_EQ(document["devices"][0]["reason"], "init_failed");
-  EXPECT_NE(document["messages"].dump().find("VERBENA_TX: unknown"), std::string::npos);
+  EXPECT_NE(document["messages"].dump().find("VERBENA_TX is unknown"), std::string::npos);
 }
 
 TEST(Info, WithoutThePlugin) {

@@ -1,4 +1,4 @@
-// Unreliable datagrams: queue pairs that can send to any peer, address handles, and receives whose first
+// Unreliable datagrams: queue pairs that can send to any peer (address_handles.h), and receives whose first
 // bytes are written to a line of host memory and the rest to a page. Objects are movable, not copyable, and
 // must be destroyed before the Device on which they were created.
 #pragma once
@@ -20,23 +20,6 @@ inline constexpr uint32_t kGrhBytes = 40;  // that a device writes in front of e
 // experienced). The device writes the network header in front of the datagram: an IPv6 header, or an IPv4
 // header in the last 20 bytes.
 bool has_congestion_mark(const std::byte* network_header);
-
-// The route to a peer's port.
-class AddressHandle {
- public:
-  // For `flow_label` see make_address_vector(). The two ports must be compatible (route.h). Returns an error
-  // with errno ETIMEDOUT, which is not logged, if the peer's address does not answer yet.
-  static base::Result<AddressHandle> create(Device& device, const LocalAddress& local,
-                                            const PortAddress& remote, int traffic_class,
-                                            uint32_t flow_label);
-  AddressHandle() = default;
-
-  ibv_ah* get() const { return handle_.get(); }
-  explicit operator bool() const { return handle_ != nullptr; }
-
- private:
-  Owned<ibv_ah> handle_;
-};
 
 // One datagram: a header, followed by data. Lengths are in bytes.
 struct Datagram {

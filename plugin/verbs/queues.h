@@ -26,7 +26,6 @@ namespace verbena::verbs {
 // Destroys a verbs object through the library that created it.
 struct Destroyer {
   const Library* library = nullptr;
-  void operator()(ibv_ah* handle) const;
   void operator()(ibv_cq* queue) const;
   void operator()(ibv_mr* region) const;
   void operator()(ibv_qp* pair) const;

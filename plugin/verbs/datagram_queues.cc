@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "verbs/device.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 
 namespace verbena::verbs {
 namespace {
@@ -78,6 +79,8 @@ Result<DatagramPair> DatagramPair::create(Device& device, CompletionQueue& sends
   result.inline_bytes_ = std::min(attributes.cap.max_inline_data, options.inline_bytes);
   result.mark_ = uint64_t{options.mark} << 32;
   result.key_ = options.key;
+  if (const uint32_t ports = device.bonded_ports(); ports > 1)
+    result.bonded_port_ = 1 + options.bond_turn % ports;
   if (Outcome outcome = result.start(); !outcome) return outcome.error();
   return result;
 }
@@ -105,6 +108,7 @@ Outcome DatagramPair::start() const {
        {Attributes{IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "INIT"},
         Attributes{IBV_QPS_RTR, 0, "RTR"}, Attributes{IBV_QPS_RTS, IBV_QP_SQ_PSN, "RTS"}})
     if (Outcome outcome = enter(state); !outcome) return outcome;
+  if (bonded_port_ != 0) choose_bonded_port(*device_, pair_.get(), bonded_port_);
   return {};
 }
 

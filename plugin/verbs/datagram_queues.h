@@ -38,6 +38,7 @@ struct DatagramPairOptions {
   uint32_t inline_bytes = 0;  // maximum; a device may grant less
   uint32_t key = 0;           // the key that peers must use (Q_Key); its top bit is 0
   uint16_t mark = 0;          // part of the cookie of each send: see mark_of()
+  uint32_t bond_turn = 0;     // queue pairs with consecutive numbers use different ports of a bond
 };
 
 // One thread at a time uses it.
@@ -81,6 +82,7 @@ class DatagramPair {
   Device* device_ = nullptr;
   uint32_t key_ = 0;
   uint32_t number_ = 0, send_depth_ = 0, inline_bytes_ = 0;
+  uint32_t bonded_port_ = 0;           // from 1; 0 if the device is not a bond
   uint32_t posted_ = 0, retired_ = 0;  // counters, wrapping
   uint64_t mark_ = 0;
 };

@@ -214,7 +214,6 @@ class QueuePair {
   int enter_all(const PortAddress& remote_port, const QueuePairAddress& remote, bool has_other_rail,
                 const char** state);
   void reset();
-  void choose_bonded_port() const;
   base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                            const QueuePairAddress& remote) const;
   void note_posted(bool signaled) {

@@ -7,9 +7,9 @@
 
 #include "base/hot_path.h"
 #include "base/log.h"
-#include "verbs/address_vector.h"
-#include "verbs/gid_choice.h"
+#include "verbs/device.h"
 #include "verbs/library.h"
+#include "verbs/mlx5.h"
 
 namespace verbena::verbs {
 namespace {
@@ -47,34 +47,6 @@ bool has_congestion_mark(const std::byte* network_header) {
   return is_ipv6 && (at(1) >> 4 & 3) == kCongestionExperienced;
 }
 
-void Destroyer::operator()(ibv_ah* handle) const {
-  const char* const device = name_device(handle->context);
-  const int error = library->destroy_ah(handle);
-  if (error != 0)
-    base::log_warn("device %s: an address handle cannot be destroyed (errno %d)", device, error);
-}
-
-Result<AddressHandle> AddressHandle::create(Device& device, const LocalAddress& local,
-                                            const PortAddress& remote, int traffic_class,
-                                            uint32_t flow_label) {
-  const Library& library = device.library();
-  if (library.create_ah == nullptr || library.destroy_ah == nullptr)
-    return base::fail(Status::kSystem, "%s has no address handles, so datagrams are not supported",
-                      library.path().c_str());
-  AddressVector way = make_address_vector(device, local, remote, traffic_class, flow_label);
-  errno = 0;
-  ibv_ah* handle = library.create_ah(device.domain(), &way.attributes);
-  if (handle == nullptr && errno == ETIMEDOUT) return base::Error{Status::kRemote, ETIMEDOUT};
-  if (handle == nullptr) {
-    return base::fail_errno(
-        Status::kSystem, errno, "device %s:%d: cannot make an address handle for gid %s, lid %u",
-        device.name().c_str(), device.port_number(), format_gid(remote.gid).c_str(), remote.lid);
-  }
-  AddressHandle result;
-  result.handle_ = Owned<ibv_ah>(handle, Destroyer{&library});
-  return result;
-}
-
 Result<DatagramPair> DatagramPair::create(Device& device, CompletionQueue& sends, CompletionQueue& receives,
                                           SharedReceiveQueue& receive_queue,
                                           const DatagramPairOptions& options) {
@@ -107,6 +79,8 @@ Result<DatagramPair> DatagramPair::create(Device& device, CompletionQueue& sends
   result.inline_bytes_ = std::min(attributes.cap.max_inline_data, options.inline_bytes);
   result.mark_ = uint64_t{options.mark} << 32;
   result.key_ = options.key;
+  if (const uint32_t ports = device.bonded_ports(); ports > 1)
+    result.bonded_port_ = 1 + options.bond_turn % ports;
   if (Outcome outcome = result.start(); !outcome) return outcome.error();
   return result;
 }
@@ -134,6 +108,7 @@ Outcome DatagramPair::start() const {
        {Attributes{IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, "INIT"},
         Attributes{IBV_QPS_RTR, 0, "RTR"}, Attributes{IBV_QPS_RTS, IBV_QP_SQ_PSN, "RTS"}})
     if (Outcome outcome = enter(state); !outcome) return outcome;
+  if (bonded_port_ != 0) choose_bonded_port(*device_, pair_.get(), bonded_port_);
   return {};
 }
 

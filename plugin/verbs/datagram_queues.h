@@ -1,4 +1,4 @@
-// Unreliable datagrams: queue pairs that can send to any peer, address handles, and receives whose first
+// Unreliable datagrams: queue pairs that can send to any peer (address_handles.h), and receives whose first
 // bytes are written to a line of host memory and the rest to a page. Objects are movable, not copyable, and
 // must be destroyed before the Device on which they were created.
 #pragma once
@@ -21,23 +21,6 @@ inline constexpr uint32_t kGrhBytes = 40;  // that a device writes in front of e
 // header in the last 20 bytes.
 bool has_congestion_mark(const std::byte* network_header);
 
-// The route to a peer's port.
-class AddressHandle {
- public:
-  // For `flow_label` see make_address_vector(). The two ports must be compatible (route.h). Returns an error
-  // with errno ETIMEDOUT, which is not logged, if the peer's address does not answer yet.
-  static base::Result<AddressHandle> create(Device& device, const LocalAddress& local,
-                                            const PortAddress& remote, int traffic_class,
-                                            uint32_t flow_label);
-  AddressHandle() = default;
-
-  ibv_ah* get() const { return handle_.get(); }
-  explicit operator bool() const { return handle_ != nullptr; }
-
- private:
-  Owned<ibv_ah> handle_;
-};
-
 // One datagram: a header, followed by data. Lengths are in bytes.
 struct Datagram {
   ibv_ah* way = nullptr;
@@ -55,6 +38,7 @@ struct DatagramPairOptions {
   uint32_t inline_bytes = 0;  // maximum; a device may grant less
   uint32_t key = 0;           // the key that peers must use (Q_Key); its top bit is 0
   uint16_t mark = 0;          // part of the cookie of each send: see mark_of()
+  uint32_t bond_turn = 0;     // queue pairs with consecutive numbers use different ports of a bond
 };
 
 // One thread at a time uses it.
@@ -98,6 +82,7 @@ class DatagramPair {
   Device* device_ = nullptr;
   uint32_t key_ = 0;
   uint32_t number_ = 0, send_depth_ = 0, inline_bytes_ = 0;
+  uint32_t bonded_port_ = 0;           // from 1; 0 if the device is not a bond
   uint32_t posted_ = 0, retired_ = 0;  // counters, wrapping
   uint64_t mark_ = 0;
 };

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parameters.h"
+#include "verbs/address_handles.h"
 #include "verbs/address_reader.h"
 #include "verbs/async_events.h"
 #include "verbs/library.h"
@@ -22,7 +23,9 @@ constexpr int64_t kPatienceNs = 100 * base::kNsPerMs;
 
 }  // namespace
 
-Device::Device() : regions_(std::make_unique<RegionCache>(*this)) {}
+Device::Device()
+    : regions_(std::make_unique<RegionCache>(*this)),
+      address_handles_(std::make_unique<AddressHandles>(*this)) {}
 
 // Also called for a device that DeviceOpener could not complete.
 Device::~Device() {

@@ -17,6 +17,7 @@ struct ibv_pd;
 
 namespace verbena::verbs {
 
+class AddressHandles;
 class AddressReader;
 class AsyncEvents;
 class Library;
@@ -115,6 +116,8 @@ class Device {
   AsyncEvents& events() const { return *events_; }
   // Registrations of callers' memory, shared by all users of this port.
   RegionCache& regions() const { return *regions_; }
+  // The address handles of datagrams, shared by all users of this port.
+  AddressHandles& address_handles() const { return *address_handles_; }
 
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
@@ -150,6 +153,7 @@ class Device {
   ibv_pd* domain_ = nullptr;
   std::unique_ptr<AsyncEvents> events_;
   std::unique_ptr<RegionCache> regions_;
+  std::unique_ptr<AddressHandles> address_handles_;
 };
 
 // Opens every active port that VERBENA_HCA (alias NCCL_IB_HCA) selects. Uses the system's libibverbs if it

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "verbs/address_handles.h"
 #include "verbs/async_events.h"
 #include "verbs/mlx5.h"
 #include "verbs/port_speed.h"
@@ -115,6 +116,7 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   device->port_number_ = port_number;
   device->guid_ = be64toh(limits.sys_image_guid != 0 ? limits.sys_image_guid : limits.node_guid);
   copy_limits(limits, &device->max_qp_entries_, &device->max_cq_entries_, &device->max_srq_entries_);
+  device->address_handles_->set_limit(limits.max_ah);
   device->max_message_bytes_ = port.max_msg_sz;
   device->max_outstanding_reads_ = static_cast<uint32_t>(
       std::clamp(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1, UINT8_MAX));

@@ -7,6 +7,9 @@
 #include <array>
 #include <cerrno>
 
+#include "base/log.h"
+#include "verbs/device.h"
+
 namespace verbena::verbs {
 
 std::unique_ptr<const Mlx5> Mlx5::find(const ibv_context* context) {
@@ -47,6 +50,13 @@ uint32_t Mlx5::count_out_of_order_receives(ibv_context* context) const {
 
 int Mlx5::choose_bonded_port(ibv_qp* pair, uint32_t port) const {
   return modify_qp_lag_port_ == nullptr ? ENOSYS : modify_qp_lag_port_(pair, static_cast<uint8_t>(port));
+}
+
+void choose_bonded_port(const Device& device, ibv_qp* pair, uint32_t port) {
+  if (device.mlx5() == nullptr) return;
+  if (const int error = device.mlx5()->choose_bonded_port(pair, port); error != 0)
+    base::log_info("device %s:%d: queue pair %u: port %u of the bond cannot be chosen: errno %d",
+                   device.name().c_str(), device.port_number(), pair->qp_num, port, error);
 }
 
 ibv_qp* Mlx5::create_pair(ibv_context* context, ibv_qp_init_attr_ex* attributes, bool out_of_order,

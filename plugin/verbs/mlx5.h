@@ -12,6 +12,8 @@
 
 namespace verbena::verbs {
 
+class Device;
+
 class Mlx5 {
  public:
   // Returns null if the context belongs to another vendor's driver, or the library is too old for both
@@ -45,5 +47,10 @@ class Mlx5 {
   mlx5dv::PFN_mlx5dv_reg_dmabuf_mr reg_dmabuf_mr_ = nullptr;
   mlx5dv::PFN_mlx5dv_get_data_direct_sysfs_path get_data_direct_sysfs_path_ = nullptr;
 };
+
+// Sets the port of a bond, from 1, by which a queue pair in the state RTS sends. Without this call devices
+// choose the ports in turn or by a hash, and some queue pairs may share a port. Devices of other vendors do
+// not let the caller choose.
+void choose_bonded_port(const Device& device, ibv_qp* pair, uint32_t port);
 
 }  // namespace verbena::verbs

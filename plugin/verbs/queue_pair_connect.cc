@@ -76,16 +76,8 @@ int QueuePair::enter_all(const PortAddress& remote_port, const QueuePairAddress&
   query_ece();  // the options that the device accepted from the request
   *state = "RTS";
   const int error = enter_ready_to_send(remote, has_other_rail);
-  if (error == 0) choose_bonded_port();
+  if (error == 0 && bonded_port_ != 0) choose_bonded_port(*device_, pair_.get(), bonded_port_);
   return error;
-}
-
-// Without this, devices choose a port in turn, and both queue pairs of a connection may get the same port.
-void QueuePair::choose_bonded_port() const {
-  if (bonded_port_ == 0 || device_->mlx5() == nullptr) return;
-  if (const int error = device_->mlx5()->choose_bonded_port(pair_.get(), bonded_port_); error != 0)
-    base::log_info("device %s:%d: queue pair %u: port %u of the bond cannot be chosen (errno %d)",
-                   device_->name().c_str(), device_->port_number(), number_, bonded_port_, error);
 }
 
 // If this fails, the next step fails too and reports it.

@@ -26,7 +26,6 @@ namespace verbena::verbs {
 // Destroys a verbs object through the library that created it.
 struct Destroyer {
   const Library* library = nullptr;
-  void operator()(ibv_ah* handle) const;
   void operator()(ibv_cq* queue) const;
   void operator()(ibv_mr* region) const;
   void operator()(ibv_qp* pair) const;
@@ -215,7 +214,6 @@ class QueuePair {
   int enter_all(const PortAddress& remote_port, const QueuePairAddress& remote, bool has_other_rail,
                 const char** state);
   void reset();
-  void choose_bonded_port() const;
   base::Error fail_connect(const char* state, int errno_value, const PortAddress& remote_port,
                            const QueuePairAddress& remote) const;
   void note_posted(bool signaled) {

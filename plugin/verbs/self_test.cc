@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "verbs/address_handles.h"
 #include "verbs/async_events.h"
 #include "verbs/datagram_queues.h"
 #include "verbs/queues.h"
@@ -337,7 +338,7 @@ class Tester {
                                     {.send_depth = kDepth, .inline_bytes = kShortBytes, .key = kDatagramKey}),
                bench.pair);
     if (!opened.works()) return opened;
-    auto way = AddressHandle::create(device_, address, address.port, -1, 1);
+    auto way = device_.address_handles().take(address, address.port, -1, 1, AddressHandles::Purpose::kAnswer);
     if (!way && way.error().errno_value == ETIMEDOUT) return {Verdict::kNoAnswer, ETIMEDOUT};
     return take(std::move(way), bench.way);
   }

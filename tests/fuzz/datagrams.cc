@@ -12,6 +12,8 @@
 #include "support/message.h"
 #include "transport/datagram/greeting_keys.h"
 #include "transport/datagram/meeting.h"
+#include "verbs/address_handles.h"
+#include "verbs/datagram_queues.h"
 
 using namespace verbena;
 using namespace verbena::protocol::datagram;
@@ -36,7 +38,8 @@ class HostileEngine {
     receives_ = take(verbs::CompletionQueue::create(device, 16));
     queue_ = take(verbs::SharedReceiveQueue::create(device, 16));  // stays empty: what comes is lost
     pair_ = take(verbs::DatagramPair::create(device, sends_, receives_, queue_, {.send_depth = 16}));
-    way_ = take(verbs::AddressHandle::create(device, device.local_address(), device.address(), -1, 1));
+    way_ = take(device.address_handles().take(device.local_address(), device.address(), -1, 1,
+                                              verbs::AddressHandles::Purpose::kPeer));
     port_ = std::bit_cast<protocol::RailRecord>(device.address());
     name_.secret.fill(static_cast<uint8_t>(number + 1));
     name_.queue_key = 7;

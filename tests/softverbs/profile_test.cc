@@ -208,6 +208,29 @@ TEST(ProfileTest, WritesThatADeviceDoesNotDo) {
   EXPECT_EQ(memcmp(source.data(), target.data(), 8192), 0);
 }
 
+TEST(ProfileTest, AddressHandlesRunOut) {
+  setenv("SOFTVERBS_PROFILE", "max_ah=2", 1);
+  Node node;
+  ibv_device_attr attributes{};
+  ASSERT_EQ(ibv_query_device(node.context, &attributes), 0);
+  EXPECT_EQ(attributes.max_ah, 2);
+  ibv_ah_attr route{};
+  route.is_global = 1;
+  route.port_num = 1;
+  ASSERT_EQ(ibv_query_gid(node.context, 1, 0, &route.grh.dgid), 0);
+  ibv_ah *first = ibv_create_ah(node.pd, &route), *second = ibv_create_ah(node.pd, &route);
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  errno = 0;
+  EXPECT_EQ(ibv_create_ah(node.pd, &route), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(ibv_destroy_ah(first), 0);
+  first = ibv_create_ah(node.pd, &route);
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(ibv_destroy_ah(first), 0);
+  EXPECT_EQ(ibv_destroy_ah(second), 0);
+}
+
 TEST(ProfileTest, AWrongProfileOffersNoDevice) {
   setenv("SOFTVERBS_PROFILE", "none of these", 1);
   require_our_library();

@@ -1,13 +1,9 @@
 // Peers that end, or close all they had on a device: an engine that outlives them keeps nothing of them.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 
-#include "transport/datagram/engine.h"
-#include "transport/datagram/meeting.h"
-#include "transport/support/connection.h"
-#include "transport/support/host.h"
+#include "transport/support/datagram_ends.h"
 #include "transport/support/processes.h"
 
 namespace verbena::transport {
@@ -22,25 +18,11 @@ using datagram::SendEnd;
 using protocol::datagram::DatagramHandle;
 
 constexpr uint32_t kRounds = 4;
-constexpr size_t kBytes = 100'000;
 
 const Settings kSettings{{"VERBENA_BOUNCE_BYTES", "8m"}, {"VERBENA_CONNECT_TIMEOUT_MS", "600000"}};
 
 std::shared_ptr<Engine> find_engine(Host& host) {
   return take(Engine::find(host.nic(), {}, false), "an engine");
-}
-
-// Returns the end that `poll` makes; null if it fails.
-template <typename End>
-std::unique_ptr<End> await_end(const auto& poll) {
-  std::unique_ptr<End> end;
-  EXPECT_TRUE(poll_until([&] {
-    auto polled = poll();
-    EXPECT_TRUE(polled);
-    if (polled) end = std::move(*polled);
-    return !polled || end != nullptr;
-  }));
-  return end;
 }
 
 struct Accepted {
@@ -61,31 +43,6 @@ std::unique_ptr<SendEnd> connect(const std::shared_ptr<Engine>& engine, const Da
   return await_end<SendEnd>([&] { return connector->poll(); });
 }
 
-void receive(ReceiveEnd& end, Memory& memory) {
-  std::ranges::fill(memory.bytes(), std::byte{0});
-  Request* request = nullptr;
-  ASSERT_TRUE(
-      end.post(memory.bytes().data(), kBytes, memory.registration(), ReceiveClass::kNoSlot, &request, 0));
-  ASSERT_NE(request, nullptr);
-  bool is_done = false;
-  int length_bytes = 0;
-  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &is_done, &length_bytes) || is_done; }));
-  EXPECT_EQ(static_cast<size_t>(length_bytes), kBytes);
-  EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte byte) { return byte == std::byte{0x5A}; }));
-}
-
-void send(SendEnd& end, Memory& memory) {
-  std::ranges::fill(memory.bytes(), std::byte{0x5A});
-  Request* request = nullptr;
-  ASSERT_TRUE(poll_until([&] {
-    return !end.post(memory.bytes().data(), kBytes, memory.registration(), false, &request, 0) ||
-           request != nullptr;
-  }));
-  bool is_done = false;
-  ASSERT_TRUE(poll_until([&] { return !end.test(*request, &is_done, nullptr) || is_done; }));
-  EXPECT_TRUE(is_done);
-}
-
 uint32_t count_peers(Engine& engine) {
   const EngineGuard guard(engine, EngineGuard::Waits{});
   return engine.core().peers();
@@ -95,7 +52,7 @@ uint32_t count_peers(Engine& engine) {
 void stay(Channel& channel) {
   Host host{kSettings};
   const auto engine = find_engine(host);
-  Memory memory(host.nic(), kBytes);
+  Memory memory(host.nic(), kDatagramBytes);
   for (uint32_t round = 0; round < kRounds; ++round) {
     auto [listener, end] = accept(engine, channel);
     ASSERT_NE(end, nullptr);
@@ -109,7 +66,7 @@ void stay(Channel& channel) {
 
 void come_and_go(Channel& channel) {
   Host host{kSettings};
-  Memory memory(host.nic(), kBytes);
+  Memory memory(host.nic(), kDatagramBytes);
   for (uint32_t round = 0; round < kRounds; ++round) {
     auto end = connect(find_engine(host), channel.hear<DatagramHandle>());
     ASSERT_NE(end, nullptr);

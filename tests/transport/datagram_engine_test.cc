@@ -144,7 +144,8 @@ TEST_F(DatagramEngineTest, APathIsAWayOfItsOwn) {
   const std::vector<protocol::datagram::EngineRail> peer{engine_->rails()[0]->describe()};
   for (const bool has_many : {false, true}) {
     datagram::Ways ways;
-    ASSERT_TRUE(*datagram::make_ways(engine_->rails(), engine_->name(), peer, has_many, &ways));
+    ASSERT_TRUE(
+        *datagram::make_ways(engine_->rails(), engine_->name(), engine_->name(), peer, has_many, &ways));
     EXPECT_EQ(static_cast<size_t>(std::popcount(ways.paths)), ways.handles.size()) << has_many;
     EXPECT_EQ(ways.handles.size() < protocol::datagram::kPaths, has_many);
     EXPECT_EQ(ways.reachable, ~0U) << "the peer sends over all of them";
@@ -155,11 +156,11 @@ TEST_F(DatagramEngineTest, APathIsAWayOfItsOwn) {
 TEST_F(DatagramEngineTest, PeersOfOnePathTakeAllQueuePairs) {
   const std::vector<protocol::datagram::EngineRail> peer{engine_->rails()[0]->describe()};
   datagram::Ways ways;
-  ASSERT_TRUE(*datagram::make_ways(engine_->rails(), engine_->name(), peer, true, &ways));
+  ASSERT_TRUE(*datagram::make_ways(engine_->rails(), engine_->name(), engine_->name(), peer, true, &ways));
   const auto rails = static_cast<uint32_t>(engine_->rails().size());
   uint32_t pairs = 0;
   for (uint32_t id = 0; id < engine_->name().granted_pairs(); ++id)
-    for (uint32_t path = 0; path < rails; ++path)
+    for (uint32_t path = 0; path < protocol::datagram::kPaths; ++path)
       if ((ways.paths >> path & 1) != 0)
         pairs |= 1U << datagram::choose_granted_pair(id, path, rails, engine_->name());
   EXPECT_EQ(pairs, (1U << engine_->name().granted_pairs()) - 1);

@@ -18,6 +18,7 @@ PROFILES = ("mlx5", "mlx5-ar", "cx8", "bnxt", "irdma", "ionic", "minimal")
 WITHOUT_WARNINGS = PROFILES[:-1]
 # Datagrams need a shared receive queue.
 WITH_SHARED_RECEIVES = ("mlx5", "mlx5-ar", "cx8", "bnxt", "mlx5 mtu=1024")
+WITH_FEW_ADDRESS_HANDLES = "mlx5 max_ah=8"
 # Without what a process can do once (RailSwitch), memory of GPUs, and what depends on the length of a datagram.
 DATAGRAMS = ("DatagramNewestTest.*:*OneMessageArrives:"
              "-*Rail*:*AllPorts*:*Unheard*:*KernelsThat*:*PagesLent*:*TooLongIsNotCopied*:*TrafficClass*")
@@ -37,7 +38,7 @@ SUITES = (
     (PROFILES, "symm_cpu_ranks", "4", "rdma"),
     (PROFILES, "symm_cpu_ranks", "4", "mixed"),
     (WITH_SHARED_RECEIVES, "transport_datagram_engine_test"),
-    (WITH_SHARED_RECEIVES, "nccl_datagram_test", f"--gtest_filter={DATAGRAMS}"),
+    ((*WITH_SHARED_RECEIVES, WITH_FEW_ADDRESS_HANDLES), "nccl_datagram_test", f"--gtest_filter={DATAGRAMS}"),
     (WITH_SHARED_RECEIVES, "nccl_datagram_test", "--gtest_filter=Plans/*/LostAndReordered"),
 )
 SAMPLE = 6

@@ -1,7 +1,7 @@
 // What queue pairs are made with: the traffic class of each end, and where receives of short messages go.
 #include <gtest/gtest.h>
 
-#include "transport/support/connection.h"
+#include "transport/support/datagram_ends.h"
 #include "transport/support/faulty_devices.h"
 #include "verbs/device_opener.h"
 #include "verbs/support/fake_sysfs.h"
@@ -54,16 +54,26 @@ TEST_F(QueuePairOptionsTest, ReceivesOfGpuMemoryDoNotComeInCompletions) {
 }
 
 // A bond sends each queue pair over one of its ports.
-TEST_F(QueuePairOptionsTest, AConnectionHasAQueuePairOnEachPortOfABond) {
-  verbs::FakeSysfs sysfs;
-  sysfs.add_bond("softverbs0", "802.3ad 4", "800000");
-  verbs::DiscoverySettings settings = *verbs::read_discovery_settings("");
-  settings.address.sysfs_root = sysfs.root();
-  const auto devices = verbs::discover_devices(settings);
-  ASSERT_TRUE(devices);
-  Nic nic = host_->nic();
-  nic.rails = {devices->front().get()};
-  for (auto& count : hooks_.bonded_ports) count = 0;
+class BondedPortsTest : public QueuePairOptionsTest {
+ protected:
+  BondedPortsTest() {
+    sysfs_.add_bond("softverbs0", "802.3ad 4", "800000");
+    verbs::DiscoverySettings settings = *verbs::read_discovery_settings("");
+    settings.address.sysfs_root = sysfs_.root();
+    devices_ = take(verbs::discover_devices(settings), "devices");
+    nic_ = host_->nic();
+    nic_.rails = {devices_.front().get()};
+    for (auto& count : hooks_.bonded_ports) count = 0;
+    for (auto& count : hooks_.bonded_datagrams) count = 0;
+  }
+
+  verbs::FakeSysfs sysfs_;
+  std::vector<std::unique_ptr<verbs::Device>> devices_;
+  Nic nic_;
+};
+
+TEST_F(BondedPortsTest, AConnectionHasAQueuePairOnEachPort) {
+  const Nic& nic = nic_;
   const ConnectedPair connection = connect_here(nic, nic, false);
   EXPECT_EQ(hooks_.bonded_ports[0], 2);  // one at each end
   EXPECT_EQ(hooks_.bonded_ports[1], 2);
@@ -71,6 +81,21 @@ TEST_F(QueuePairOptionsTest, AConnectionHasAQueuePairOnEachPortOfABond) {
   EXPECT_EQ(count_queue_pairs_per_rail(nic), 1U) << "as the user says";
   apply_settings({{"VERBENA_QPS_PER_CONNECTION", ""}});
   EXPECT_EQ(count_queue_pairs_per_rail(nic), 2U);
+}
+
+// An engine has a few queue pairs for all its peers, and divides the packets of a message among them.
+TEST_F(BondedPortsTest, DatagramsUseAllPorts) {
+  constexpr int kMessages = 8, kPacketsOfEach = kDatagramBytes / 4096, kPairs = datagram::Rail::kPairs;
+  const auto engine = take(datagram::Engine::find(nic_, {}, false), "an engine");
+  EXPECT_EQ(hooks_.bonded_ports[0], kPairs / 2);
+  EXPECT_EQ(hooks_.bonded_ports[1], kPairs / 2);
+  DatagramChannel channel = connect_here(engine, engine);
+  ASSERT_TRUE(channel.sending && channel.receiving);
+  Memory source(nic_, kDatagramBytes), target(nic_, kDatagramBytes);
+  for (auto& count : hooks_.bonded_datagrams) count = 0;
+  for (int message = 0; message < kMessages; ++message) transfer(channel, source, target);
+  for (int port = 0; port < 2; ++port)
+    EXPECT_GT(hooks_.bonded_datagrams[port], kMessages * kPacketsOfEach / 4) << port;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "support/loopback.h"
 #include "tests/base/log_capture.h"
+#include "verbs/address_handles.h"
 
 namespace verbena::verbs {
 namespace {
@@ -81,8 +82,8 @@ class DatagramEnd {
     EXPECT_TRUE(post_split(queue_, {&receive, 1}));
   }
   AddressHandle make_way(DatagramEnd& to, uint32_t flow_label = 5) {
-    return take(
-        AddressHandle::create(device_, device_.local_address(), to.device_.address(), -1, flow_label));
+    return take(device_.address_handles().take(device_.local_address(), to.device_.address(), -1, flow_label,
+                                               AddressHandles::Purpose::kPeer));
   }
   Datagram make(const AddressHandle& way, DatagramEnd& to, uint32_t data_bytes, uint32_t key = kKey) {
     return {.way = way.get(),

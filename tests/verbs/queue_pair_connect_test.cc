@@ -2,8 +2,10 @@
 
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/parameters.h"
 #include "support/fake_fixture.h"
+#include "verbs/ack_timeout.h"
 
 namespace verbena::verbs {
 namespace {
@@ -313,6 +315,13 @@ TEST_F(EceTest, CanBeTurnedOff) {
   ASSERT_TRUE(base::load_parameters());
   EXPECT_EQ(offer_.vendor_id, 0U);
   EXPECT_TRUE(record().ece_requests.empty());
+}
+
+// All rails of a connection are silent while a subnet manager or a switch begins anew.
+TEST_F(QueuePairConnectTest, ByDefaultAConnectionOutlastsTheTriesOfNcclsOwnTransport) {
+  constexpr int64_t kTimeoutOfNccl = 20;
+  const base::Parameters defaults;
+  EXPECT_GT(defaults.failover_timeout_ms * base::kNsPerMs, compute_tries_ns(kTimeoutOfNccl));
 }
 
 TEST_F(QueuePairConnectTest, NamesBothEndsWhenThePeerIsOutOfReach) {

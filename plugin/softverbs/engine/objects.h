@@ -32,6 +32,7 @@ struct Device {
   // the device belongs to another provider.
   const void* driver_operations = nullptr;
   uint32_t index = 0;
+  std::atomic<uint32_t> address_handles{0};
 };
 static_assert(sizeof(ibv_device) == 664);
 

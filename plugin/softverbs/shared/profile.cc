@@ -90,6 +90,10 @@ constexpr Key kKeys[] = {
      [](Profile& profile, std::string_view text) {
        return read_into(text, profile.max_cq_entries, 1u << 20) && profile.max_cq_entries != 0;
      }},
+    {"max_ah",
+     [](Profile& profile, std::string_view text) {
+       return read_into(text, profile.max_address_handles, 1u << 20) && profile.max_address_handles != 0;
+     }},
     {"mtu",
      [](Profile& profile, std::string_view text) {
        return read_into(text, profile.mtu_bytes, 4096) && profile.mtu_bytes >= 256 &&

@@ -20,6 +20,7 @@ struct Profile {
   // Limits of queue pairs and receive queues. Creating a larger one fails.
   uint32_t max_entries = 32768, max_shared_entries = 32768, max_sges = 32, max_inline_bytes = 1024;
   uint32_t max_cq_entries = 1u << 20;
+  uint32_t max_address_handles = 1u << 20;  // max_ah: of a device, in each process
   bool makes_shared_queues = true;  // srq=N sets the advertised number; makes_srq=0 makes creating one fail
   // Minimum number of pieces of a receive, for a shared queue and for a queue pair's own queue.
   uint32_t min_shared_pieces = 0, min_own_pieces = 0;

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "softverbs/engine/objects.h"
+#include "softverbs/shared/profile.h"
 #include "softverbs/wire/wire.h"
 
 using namespace verbena::softverbs;
@@ -13,6 +14,12 @@ SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) try {
   if (!is_valid) return fail_with<ibv_ah>(EINVAL);
   if (get_context(pd->context).is_dead.load()) return fail_with<ibv_ah>(EIO);
   auto* handle = new Ah;
+  std::atomic<uint32_t>& count = get_context(pd->context).device->address_handles;
+  if (count.fetch_add(1) >= get_profile().max_address_handles) {
+    count.fetch_sub(1);
+    delete handle;
+    return fail_with<ibv_ah>(ENOMEM);
+  }
   handle->base.context = pd->context;
   handle->base.pd = pd;
   handle->attributes = *attributes;
@@ -24,6 +31,7 @@ SOFTVERBS_API ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) try {
 SOFTVERBS_CATCH
 
 SOFTVERBS_API int ibv_destroy_ah(ibv_ah* base) {
+  get_context(base->context).device->address_handles.fetch_sub(1);
   get_pd(base->pd).users.fetch_sub(1);
   delete reinterpret_cast<Ah*>(base);
   return 0;

@@ -55,7 +55,7 @@ void fill_device(const Device& device, ibv_device_attr& attributes) {
   attributes.max_res_rd_atom = kMaxReads * (kQpCount - kFirstQpIndex);
   attributes.max_qp_init_rd_atom = kMaxReads;
   attributes.atomic_cap = profile.has_atomics ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
-  attributes.max_ah = 1 << 20;
+  attributes.max_ah = static_cast<int>(profile.max_address_handles);
   attributes.max_srq = profile.max_shared_entries != 0 ? kSrqCount : 0;
   attributes.max_srq_wr = static_cast<int>(profile.max_shared_entries);
   attributes.max_srq_sge = attributes.max_sge;

@@ -530,6 +530,7 @@ void Engine::look_around() {
     else if (!device.is_healthy() && device.has_failed())
       give_up_rail(i, "its device has failed");
   }
+  retire_way({});
   look_for_ended();
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const bool is_quiet = now_ns_ - core_.peer(id).heard_ns > kLookNs,
@@ -658,8 +659,10 @@ std::string Engine::describe() const {
                  "  small-message buffers: %u in unexpected messages, %u being copied,  %u idle of %u\n",
                  shorts.parked(), shorts.held() + shorts.moving(), core_.short_idle(), shorts.pages());
   for (uint32_t i = 0; i < rails_.size(); ++i)
-    base::append(text, "  rail %u: %u pages posted for granted packets, %u for eager packets\n", i,
-                 pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager));
+    base::append(text,
+                 "  rail %u: %u pages posted for granted packets, %u for eager packets, %u address handles\n",
+                 i, pages.posted(i, PageQueue::kGranted), pages.posted(i, PageQueue::kEager),
+                 rails_[i]->device().address_handles().count());
   for (uint32_t id = 0; id < peers_of_.size(); ++id) {
     const auto& state = core_.peer(id);
     if (!state.is_open) continue;

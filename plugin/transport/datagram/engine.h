@@ -63,7 +63,7 @@ class Engine final : public ProgressToken, public RegistryMember {
   // Any thread may call it.
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
 
-  // Keeps a way until the datagrams of the rail's control pair no longer read it.
+  // Keeps a way until the datagrams of the rail's control pair no longer read it, and releases earlier ways.
   void retire_way(GreetingWay used);
   Peer& peer_of(uint32_t id) { return *peers_of_[id]; }
   // Returns the failure of the engine or of this peer. It is final and applies to all ends that lead to the

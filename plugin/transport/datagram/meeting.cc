@@ -1,5 +1,6 @@
 #include "transport/datagram/meeting.h"
 
+#include <bit>
 #include <utility>
 
 #include "base/clock.h"
@@ -126,8 +127,13 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   }
   Ways ways;
   if (!is_met) {  // releases the token, because the kernel is called
-    auto made = make_ways(engine_->rails(), hello->engine, rails_of(*hello), has_many, &ways);
-    if (!made) return made.error();
+    auto made =
+        make_ways(engine_->rails(), engine_->name(), hello->engine, rails_of(*hello), has_many, &ways);
+    if (!made) {
+      const EngineGuard guard(*engine_, EngineGuard::Waits{});
+      forget_hello(hello->engine.id);  // other clients can be accepted
+      return made.error();
+    }
     if (!*made) return std::unique_ptr<ReceiveEnd>();
   }
   const EngineGuard guard(*engine_);
@@ -198,8 +204,12 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
   }
   const bool is_due = base::monotonic_ns() >= next_hello_ns_;
   if (is_due && !next_.way) {  // releases the token, because the kernel is called
-    const auto found = find_greeting_way(engine_->rails(), handle_.port, hellos_, &next_);
-    if (!found) return found.error();
+    const auto found = find_greeting_way(engine_->rails(), engine_->name(), handle_.port, hellos_,
+                                         verbs::AddressHandles::Purpose::kPeer, &next_);
+    if (!found) {
+      const verbs::Device& device = engine_->rails()[next_.rail]->device();
+      return device.address_handles().explain(found.error(), std::bit_cast<verbs::PortAddress>(handle_.port));
+    }
     if (!*found) return std::unique_ptr<SendEnd>();
   }
   std::optional<Greeting> welcome;
@@ -262,7 +272,8 @@ Result<std::unique_ptr<SendEnd>> Connector::finish(const Greeting& welcome, bool
                       protocol::datagram::describe(welcome.refusal));
   Ways ways;
   if (!is_met) {  // without the token, as in the listener
-    auto made = make_ways(engine_->rails(), welcome.engine, rails_of(welcome), has_many, &ways);
+    auto made =
+        make_ways(engine_->rails(), engine_->name(), welcome.engine, rails_of(welcome), has_many, &ways);
     if (!made) return made.error();
     if (!*made) return std::unique_ptr<SendEnd>();
   }

@@ -217,7 +217,8 @@ void Engine::refuse_caller() {
   const EngineRail& theirs = hello.rail[turn % hello.engine.rails];
   GreetingWay found;
   leave_as_service();
-  const auto is_found = find_greeting_way(rails_, theirs.port, turn, &found);
+  const auto is_found =
+      find_greeting_way(rails_, name_, theirs.port, turn, verbs::AddressHandles::Purpose::kAnswer, &found);
   return_as_service();
   if (!is_found || !*is_found || failure_.has_failed()) return;
   constexpr uint16_t kAnySlot = 0;  // the client gets no slot

@@ -12,11 +12,12 @@
 #include "protocol/datagram/greeting.h"
 #include "protocol/datagram/packet.h"
 #include "transport/datagram/rail.h"
-#include "verbs/datagram_queues.h"
+#include "verbs/address_handles.h"
 
 namespace verbena::transport::datagram {
 
-// The address handles of a peer. Creating them calls the kernel, so they must not be created in a data call.
+// The address handles of a peer, each shared with other peers that have the same port. Creating them calls
+// the kernel, so they must not be created in a data call.
 struct Ways {
   std::vector<verbs::AddressHandle> handles;
   std::array<uint8_t, protocol::datagram::kPaths> of_path{};
@@ -28,11 +29,12 @@ struct Ways {
   ibv_ah* find(uint32_t path) const { return handles[of_path[path]].get(); }
 };
 
-// Creates the ways to a peer. Path p uses the local rail p modulo the number of local rails, and the peer's
-// rail p modulo the number of the peer's rails. If `has_many`, each pair of rails has only one handle and one
-// path. Returns false while the address of a port does not answer. Returns an error if no path leads to the
-// peer.
+// Creates the ways from the engine `own` to a peer. Path p uses the local rail p modulo the number of local
+// rails, and the peer's rail p modulo the number of the peer's rails. If `has_many`, or if a device has few
+// address handles left, each pair of rails has only one handle and one path. Returns false while the address
+// of a port does not answer. Returns an error if no path leads to the peer.
 base::Result<bool> make_ways(std::span<const std::unique_ptr<Rail>> rails,
+                             const protocol::datagram::EngineName& own,
                              const protocol::datagram::EngineName& name,
                              std::span<const protocol::datagram::EngineRail> peer, bool has_many, Ways* ways);
 
@@ -49,9 +51,12 @@ struct GreetingWay {
   uint32_t rail = 0;  // the local rail
 };
 // Finds a way from one of the local rails that reach the port. Each `turn` uses another rail, because a rail
-// may be dead. Returns false while the address of the port does not answer.
+// may be dead. Returns false while the address of the port does not answer. An error is not logged; `found`
+// then names the rail.
 base::Result<bool> find_greeting_way(std::span<const std::unique_ptr<Rail>> rails,
-                                     const protocol::RailRecord& port, uint32_t turn, GreetingWay* found);
+                                     const protocol::datagram::EngineName& own,
+                                     const protocol::RailRecord& port, uint32_t turn,
+                                     verbs::AddressHandles::Purpose purpose, GreetingWay* found);
 
 struct Peer {
   protocol::datagram::EngineName name{};

@@ -138,9 +138,11 @@ Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {
 // Creates a queue pair with the headers of its packets.
 Result<SendQueue> Rail::make_pair(uint32_t mark, verbs::CompletionQueue& receives,
                                   verbs::SharedReceiveQueue& queue, uint32_t queue_key) {
-  auto pair = verbs::DatagramPair::create(
-      device_, sends, receives, queue,
-      {.send_depth = SendQueue::kDepth, .key = queue_key, .mark = static_cast<uint16_t>(mark)});
+  auto pair = verbs::DatagramPair::create(device_, sends, receives, queue,
+                                          {.send_depth = SendQueue::kDepth,
+                                           .key = queue_key,
+                                           .mark = static_cast<uint16_t>(mark),
+                                           .bond_turn = mark});
   if (!pair) return pair.error();
   const uint32_t header_bytes = mark == kControlMark ? kMaxControlBytes : kDataHeaderBytes;
   std::byte* const headers = std::exchange(headers_, headers_ + size_t{SendQueue::kDepth} * header_bytes);

@@ -23,6 +23,8 @@ using protocol::datagram::ProcessName;
 void Engine::give_up(uint32_t id, const base::Outcome& failure) {
   peers_of_[id]->failure = failure;
   core_.mute_peer(id);
+  // The address of the peer's port may have changed.
+  for (const verbs::AddressHandle& handle : peers_of_[id]->ways.handles) handle.stop_sharing();
   for (const auto& [nonce, listener] : listeners_) listener->forget_hello(peers_of_[id]->name.id);
   for_each_end([&](ChannelEnd& end) {
     if (end.peer() == id) end.fail(failure);

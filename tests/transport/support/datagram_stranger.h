@@ -8,6 +8,7 @@
 
 #include "transport/link/nic.h"
 #include "transport/support/connection.h"
+#include "verbs/address_handles.h"
 #include "verbs/datagram_queues.h"
 #include "verbs/device.h"
 #include "verbs/queues.h"
@@ -24,8 +25,9 @@ class DatagramStranger {
     none_ = take(verbs::SharedReceiveQueue::create(device, 16), "a queue");  // stays empty: answers are lost
     pair_ =
         take(verbs::DatagramPair::create(device, sends_, receives_, none_, {.send_depth = depth}), "a pair");
-    way_ =
-        take(verbs::AddressHandle::create(device, device.local_address(), device.address(), -1, 1), "a way");
+    way_ = take(device.address_handles().take(device.local_address(), device.address(), -1, 1,
+                                              verbs::AddressHandles::Purpose::kPeer),
+                "a way");
     region_ =
         take(verbs::MemoryRegion::register_memory(device, memory_.data(), memory_.size(), {}), "a region");
   }

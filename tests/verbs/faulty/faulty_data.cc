@@ -76,6 +76,7 @@ int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** rejected) {
     if (hooks().swallows_reads) return 0;
     if (hooks().refuses_reads) return EINVAL;
   }
+  if (pair->qp_type == IBV_QPT_UD) note_datagrams(pair, first);
   return own_ops.post_send(pair, first, rejected);
 }
 

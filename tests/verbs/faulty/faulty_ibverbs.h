@@ -57,6 +57,7 @@ struct Hooks {
   std::atomic<int> pairs_not_into_cqe{0};     // made: short receives do not come in their completions
   static constexpr size_t kMaxPorts = 4;
   std::atomic<int> bonded_ports[kMaxPorts]{};  // queue pairs that were told to send over port n + 1 of a bond
+  std::atomic<int> bonded_datagrams[kMaxPorts]{};  // posted on these queue pairs
   // Reads posted on the device whose name ends in n.
   static constexpr size_t kMaxDevices = 10;
   std::atomic<int> reads[kMaxDevices]{};

@@ -7,6 +7,16 @@
 
 using namespace verbena::verbs::faulty;
 
+namespace {
+constexpr uint32_t kPairs = 1 << 16;
+std::atomic<uint8_t> port_of[kPairs];  // by the number of the queue pair; 0: none
+}  // namespace
+
+void verbena::verbs::faulty::note_datagrams(const ibv_qp* pair, const ibv_send_wr* first) {
+  const uint8_t port = port_of[pair->qp_num % kPairs];
+  for (; port != 0 && first != nullptr; first = first->next) ++hooks().bonded_datagrams[port - 1];
+}
+
 extern "C" int mlx5dv_get_data_direct_sysfs_path(ibv_context*, char* buf, size_t buf_len) {
   const char* const path = hooks().data_direct_path;
   if (path == nullptr) return ENODEV;
@@ -27,6 +37,7 @@ extern "C" int mlx5dv_query_device(ibv_context*, verbena::mlx5dv::mlx5dv_context
 extern "C" int mlx5dv_modify_qp_lag_port(ibv_qp* pair, uint8_t port_num) {
   if (pair->state != IBV_QPS_RTS || port_num == 0 || port_num > Hooks::kMaxPorts) return EINVAL;
   ++hooks().bonded_ports[port_num - 1];
+  port_of[pair->qp_num % kPairs] = port_num;
   return 0;
 }
 

@@ -58,6 +58,8 @@ bool refuse(const char* name);
 // Also where the device has failed, or fails by this call.
 bool refuse_on(const ibv_context* context, const char* name);
 void end_device(int number);
+// Counts the datagrams of a queue pair that was told its port of a bond.
+void note_datagrams(const ibv_qp* pair, const ibv_send_wr* first);
 // Whether its failure is the next of its events.
 bool take_death(const ibv_context* context);
 // Those that a failure of their device flushes.

@@ -82,8 +82,9 @@ class MoeArea {
                  epoch_);
     }
   }
-  // Receives the packets first + i * kWarpLanes below `end` of row r, for each set bit r of `which`, and
-  // empties their slots. members[r] sends row r. The call does not change the data of all other rows.
+  // For each set bit r of `which`, receives the packets of row r whose numbers are below `end` and equal
+  // first + i * kWarpLanes, and empties the packets' slots. members[r] sends row r. The call does not change
+  // the data of all other rows.
   // @return false if a packet has not arrived, or if an earlier wait has failed
   template <uint32_t kRows, uint32_t kCount>
   VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,

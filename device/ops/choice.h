@@ -40,8 +40,16 @@ struct Platform {
   uint32_t blocks = 0;  // maximum per kernel that sends packets
   uint64_t packet_slot_bytes = 0;
   bool has_clusters = false;            // every rank's GPU supports clusters of blocks
-  bool is_across_hosts = false;         // some ranks are reachable by a NIC only
+  uint32_t hosts = 1;                   // more than 1: ranks of other hosts are reachable by a NIC only
   Algorithm forced = Algorithm::kAuto;  // from VERBENA_OPS_ALGORITHM; kAuto: not set
+
+  bool is_across_hosts() const { return hosts > 1; }
+};
+
+// The properties of a call's tensors by which a Chooser chooses, the same on all ranks.
+struct Tensors {
+  bool are_in_windows = false;  // on every rank, input and output of an all-reduce lie in windows
+  bool are_bfloat16 = false;    // so that the lossless codec may encode them between hosts
 };
 
 // Returns the maximum number of blocks if the caller names none, for a GPU with this number of
@@ -51,6 +59,12 @@ uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 // Always throws Failure, whose text says that `what` needs mapped memory of all ranks and that this team
 // spans several hosts.
 [[noreturn]] void refuse_hosts(const char* what);
+
+// Returns whether the caller leaves the algorithm to the library.
+inline bool leaves_algorithm(const verbena_ops_choice* asked) {
+  return asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ||
+         asked->algorithm == VERBENA_OPS_AUTO_BFLOAT16;
+}
 
 // Any thread may call.
 class Chooser {
@@ -62,9 +76,8 @@ class Chooser {
 
   // Returns the algorithm of VERBENA_OPS_ALGORITHM, else the fastest measured one, else the choice of the
   // rules. `bytes` is the size of an all-reduce's tensor, or of one message of another operation.
-  // `is_in_windows`: on every rank, input and output of the all-reduce lie in windows.
-  Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
-  // Like choose(), for an all-reduce that may be quantised by `codec`.
+  Choice choose(verbena_ops_operation operation, uint64_t bytes, Tensors tensors) const;
+  // Like choose(), for an all-reduce of float16 or bfloat16 that may be quantised by `codec`.
   Choice choose_quantised(Algorithm codec, uint64_t bytes) const;
   // Returns the choice for one kernel that does an all-reduce of `bytes` and the norm of its `rows`. Empty if
   // two kernels are faster, or the rows do not fit into registers. `is_asked`: the caller or
@@ -88,11 +101,12 @@ class Chooser {
   Choice spread_chunks(Algorithm algorithm, uint64_t bytes) const;
   Choice spread_codec(Algorithm algorithm, uint64_t bytes) const;
   Choice spread_packets(Algorithm algorithm, bool is_exchange, uint64_t bytes) const;
-  Choice spread_across_hosts(uint64_t bytes) const;
+  Choice spread_across_hosts(Algorithm algorithm, uint64_t bytes) const;
 
   Platform platform_;
-  // Measurements of this GPU: by operation; of all-reduces of tensors in windows; by codec.
-  std::array<tuner::OpsTable, kCountOperations> exact_;
+  // Measurements of this GPU and these numbers of ranks and hosts: by operation; the same and the lossless
+  // ones, for tensors of bfloat16 between hosts; of all-reduces of tensors in windows; by codec.
+  std::array<tuner::OpsTable, kCountOperations> exact_, of_bfloat16_;
   tuner::OpsTable in_windows_;
   std::array<tuner::OpsTable, kCountCodecs> coded_;
 };

@@ -107,9 +107,13 @@ typedef enum {
    * and NICs carry fewer bytes. An all-reduce or a reduce-scatter encodes bfloat16, and the sums of the ranks
    * of a host for bfloat16 and float16; it sends other types as they are. All other calls encode their bytes
    * as bfloat16 elements, so use LOSSLESS only for tensors of bfloat16. Within a host, LOSSLESS has the
-   * effect of AUTO. AUTO never chooses LOSSLESS, because no calibration measures the NICs' speed:
-   * docs/collectives.md says when it pays. */
-  VERBENA_OPS_LOSSLESS = 32
+   * effect of AUTO. AUTO chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16, between hosts, if
+   * the tuning file has measurements of both algorithms and LOSSLESS is faster, or if VERBENA_OPS_ALGORITHM
+   * is "lossless". Other calls do not say their type: see AUTO_BFLOAT16. */
+  VERBENA_OPS_LOSSLESS = 32,
+  /* AUTO, and a promise of the caller: the tensors of this all-gather, broadcast or all-to-all consist of
+   * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, the same as AUTO. */
+  VERBENA_OPS_AUTO_BFLOAT16 = 33
 } verbena_ops_algorithm;
 
 /* Options of verbena_ops_create(), the same on all ranks. 0 and NULL select the defaults. */
@@ -162,10 +166,9 @@ typedef struct {
  *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
  * Either all ranks of the team reach each other by loads and stores, or the team has the same number of ranks
- * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, all-reduces
- * use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM and the tuning
- * file have no effect.
- * Calls whose `choice` has another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
+ * on each of several hosts and belongs to a context of verbena_context_create(). Across hosts, calls use
+ * VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec; other values of VERBENA_OPS_ALGORITHM have no
+ * effect. Calls whose `choice` has another algorithm, and verbena_ops_reduce_scatter_norm_all_gather(), return
  * VERBENA_INVALID_USAGE. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
@@ -196,8 +199,9 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the
- * tuning file decides if there is one, and otherwise the library's built-in rules.
+/* Returns the algorithm that a call would use for bfloat16 elements; for other types VERBENA_OPS_LOSSLESS
+ * stands for VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the tuning file
+ * decides if there is one, and otherwise the library's built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,

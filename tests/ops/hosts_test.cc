@@ -6,8 +6,12 @@
 
 #include <bit>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ops/rank_process.h"
@@ -198,6 +202,48 @@ class EveryCall {
   const uint32_t number_, ranks_;
   std::vector<uint16_t> input_, output_;
 };
+
+// Two hosts of one rank: a tuning file says that encoding is faster from some size on. The library encodes
+// there, and calls by either algorithm are right.
+TEST(OpsAcrossHosts, LosslessFromTheMeasuredSizeOn) {
+  const std::string file = testing::TempDir() + "ops_hosts_" + std::to_string(getpid()) + ".json";
+  std::string entries;
+  for (const char* const operation : {"all_reduce", "all_gather", "reduce_scatter"}) {
+    for (const auto& [algorithm, points] : {std::pair("bulk-two-shot", "[[4096, 1, 10], [8192, 2, 20]]"),
+                                            std::pair("lossless", "[[4096, 1, 12], [8192, 2, 15]]")})
+      entries += std::string(entries.empty() ? "" : ", ") + R"({"operation": ")" + operation +
+                 R"(", "algorithm": ")" + algorithm +
+                 R"(", "gpu": "emulated GPU", "ranks": 2, "hosts": 2, "threads": 64, "chunk_bytes": 0, )" +
+                 R"("points": )" + points + "}";
+  }
+  std::ofstream(file) << R"({"format": "verbena-tuning", "version": 1, "ops": [)" << entries << "]}";
+  EXPECT_EQ(run({0, 1},
+                [&](Rank& rank, uint32_t number) -> std::string {
+                  verbena_ops_options options{};
+                  options.tuning_file = file.c_str();
+                  if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
+                    return verbena_last_error();
+                  std::string wrong;
+                  for (const auto& [operation, bytes, algorithm] :
+                       {std::tuple(VERBENA_OPS_ALL_REDUCE, 4096, VERBENA_OPS_BULK_TWO_SHOT),
+                        std::tuple(VERBENA_OPS_ALL_REDUCE, 8192, VERBENA_OPS_LOSSLESS),
+                        std::tuple(VERBENA_OPS_ALL_GATHER, 8192, VERBENA_OPS_LOSSLESS),
+                        std::tuple(VERBENA_OPS_BROADCAST, 8192, VERBENA_OPS_BULK_TWO_SHOT)}) {
+                    verbena_ops_choice chosen{};
+                    (void)verbena_ops_choose(rank.ops(), operation, bytes, &chosen);
+                    if (chosen.algorithm != algorithm)
+                      wrong += "operation " + std::to_string(operation) + " of " + std::to_string(bytes) +
+                               " bytes by " + std::to_string(chosen.algorithm) + "; ";
+                  }
+                  EveryCall calls(rank, number, 2);
+                  const verbena_ops_choice promised{VERBENA_OPS_AUTO_BFLOAT16, 0, 0, 0};
+                  for (uint32_t step = 0; step < 3; ++step)
+                    wrong += calls.check(nullptr, step) + calls.check(&promised, step);
+                  return wrong;
+                }),
+            "");
+  std::remove(file.c_str());
+}
 
 // A rail fails again and again: before a put is carried out, and after it, so that it is repeated. Each
 // failure takes a queue pair, so the other rail never fails. Without failover the first failure ends the

@@ -83,9 +83,11 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "with --grouping ragged: rows at whose multiples groups begin")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--calibrate", options.calibrate,
-                 "write the measurements to this tuning file; the library chooses algorithms by it if "
-                 "VERBENA_TUNING_FILE names it")
+  app.add_option(
+         "--calibrate", options.calibrate,
+         "write the measurements to this tuning file; the library chooses algorithms by it if "
+         "VERBENA_TUNING_FILE names it. With --hosts, the file receives the measurements of bf16, for "
+         "teams on this number of hosts")
       ->type_name("FILE");
   app.add_option("--delay", plan.delay_us,
                  "test --pdl: each kernel pauses for this number of microseconds before it waits for the "

@@ -3,8 +3,31 @@
 #include "base/parameters.h"
 #include "device/api/objects.h"
 #include "verbena/backends.h"
+#include "verbena/ops.h"
 
 using namespace verbena;
+
+namespace {
+
+verbena_ops_algorithm find_algorithm(base::OpsAlgorithm set) {
+  switch (set) {
+    case base::OpsAlgorithm::kAuto:
+      break;
+    case base::OpsAlgorithm::kOneShot:
+      return VERBENA_OPS_ONE_SHOT;
+    case base::OpsAlgorithm::kTwoShot:
+      return VERBENA_OPS_TWO_SHOT;
+    case base::OpsAlgorithm::kBulkOneShot:
+      return VERBENA_OPS_BULK_ONE_SHOT;
+    case base::OpsAlgorithm::kBulkTwoShot:
+      return VERBENA_OPS_BULK_TWO_SHOT;
+    case base::OpsAlgorithm::kLossless:
+      return VERBENA_OPS_LOSSLESS;
+  }
+  return VERBENA_OPS_AUTO;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -27,7 +50,8 @@ verbena_result verbena_get_ops_settings(verbena_ops_settings* settings) {
     const base::Parameters& parameters = base::parameters();
     const bool is_file = parameters.tuning_file != "none" && parameters.tuning_file != "auto";
     *settings = {is_file ? parameters.tuning_file.c_str() : "",
-                 static_cast<uint32_t>(parameters.ops_algorithm), parameters.ops_check ? 1U : 0U};
+                 static_cast<uint32_t>(find_algorithm(parameters.ops_algorithm)),
+                 parameters.ops_check ? 1U : 0U};
     return {};
   });
 }

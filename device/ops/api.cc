@@ -69,10 +69,14 @@ void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
             const verbena_ops_choice* asked, verbena_stream stream) {
   Communicator& communicator = ops->communicator;
+  Tensors tensors;
   // FAULT(direct_without_a_promise)
-  const bool is_in_windows = call.kind == Kind::kAllReduce && communicator.are_in_windows_of_all(call);
+  tensors.are_in_windows = call.kind == Kind::kAllReduce && communicator.are_in_windows_of_all(call);
+  tensors.are_bfloat16 = call.kind == Kind::kExchange
+                             ? asked != nullptr && asked->algorithm == VERBENA_OPS_AUTO_BFLOAT16
+                             : call.type == VERBENA_OPS_BFLOAT16;
   const Chooser& chooser = communicator.chooser();
-  const Choice choice = chooser.complete(chooser.choose(operation, bytes, is_in_windows), asked);
+  const Choice choice = chooser.complete(chooser.choose(operation, bytes, tensors), asked);
   check_way(ops, call, choice);
   communicator.submit(call, choice, static_cast<CUstream>(stream));
 }
@@ -125,7 +129,7 @@ void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const
 Choice choose_quantised(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
   expect_codec(codec);
   if (call.type != VERBENA_OPS_FLOAT16 && call.type != VERBENA_OPS_BFLOAT16)
-    return ops->communicator.chooser().choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes);
+    return ops->communicator.chooser().choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes, {});
   return ops->communicator.chooser().choose_quantised(static_cast<Algorithm>(codec), call.length_bytes);
 }
 void submit_quantised(verbena_ops* ops, const Call& call, verbena_ops_algorithm codec,
@@ -188,7 +192,7 @@ verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation 
   return guard([&] {
     expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
            "ops: the operation is unknown; verbena/ops.h lists the operations");
-    write_choice(ops->communicator.chooser().choose(operation, bytes), choice);
+    write_choice(ops->communicator.chooser().choose(operation, bytes, {false, true}), choice);
   });
 }
 
@@ -245,11 +249,12 @@ verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, 
     if (norm->rows == 0) return;
     ops->communicator.expect_no_group();
     const Chooser& chooser = ops->communicator.chooser();
-    const Choice chosen = codec == VERBENA_OPS_AUTO
-                              ? chooser.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes)
-                              : choose_quantised(ops, call, codec);
+    const Choice chosen =
+        codec == VERBENA_OPS_AUTO
+            ? chooser.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes, {false, type == VERBENA_OPS_BFLOAT16})
+            : choose_quantised(ops, call, codec);
     const Choice choice = chooser.complete(chosen, asked);
-    const bool is_asked = chooser.is_forced() || (asked != nullptr && asked->algorithm != VERBENA_OPS_AUTO);
+    const bool is_asked = chooser.is_forced() || !leaves_algorithm(asked);
     if (const auto fused = chooser.choose_fused(choice, norm->rows, call.length_bytes, is_asked)) {
       call.kind = Kind::kAllReduceNorm;
       return submit_norm(ops, call, *fused, *norm, norm->hidden, stream);
@@ -282,7 +287,8 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
     const uint32_t size = ops->communicator.size();
     const uint64_t share = (norm->rows + size - 1) / size;
     const Choice choice = chooser.complete(
-        chooser.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type)), asked);
+        chooser.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type), {}),
+        asked);
     submit_norm(ops, call, choice, *norm, norm->hidden, stream);
   });
 }

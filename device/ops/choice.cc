@@ -54,6 +54,7 @@ constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_s
                                            "all_to_all"};
 constexpr const char* kAlgorithmNames[kCountAlgorithms] = {
     "auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot", "copy-engines", "direct"};
+constexpr const char* kLosslessName = "lossless";
 // Names of the operations in a tuning file.
 constexpr const char* kCodedNames[kCountCodecs] = {
     "all_reduce_fp8",   "all_reduce_int8",     "all_reduce_int6",     "all_reduce_int4",
@@ -71,7 +72,12 @@ constexpr uint32_t round_threads(uint64_t threads) {
 Algorithm find_algorithm(const std::string& name) {
   for (uint32_t i = 1; i < kCountAlgorithms; ++i)
     if (name == kAlgorithmNames[i]) return static_cast<Algorithm>(i);
-  return Algorithm::kAuto;
+  return name == kLosslessName ? Algorithm::kLossless : Algorithm::kAuto;
+}
+
+const char* name_of(Algorithm algorithm) {
+  return algorithm == Algorithm::kLossless ? kLosslessName
+                                           : kAlgorithmNames[static_cast<uint32_t>(algorithm)];
 }
 
 bool is_exact(Algorithm algorithm) {
@@ -101,35 +107,57 @@ void refuse_hosts(const char* what) {
 Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasurement>& measurements,
                  const std::string& gpu)
     : platform_(platform) {
+  const bool is_lossless = platform_.forced == Algorithm::kLossless;
+  if (platform_.is_across_hosts() ? !is_lossless && platform_.forced != Algorithm::kBulkTwoShot : is_lossless)
+    platform_.forced = Algorithm::kAuto;
   if (gpu.empty()) return;
-  const auto index = [&](const char* operation, bool is_in_windows) {
+  const auto index = [&](const char* operation, auto is_possible) {
     const auto accept = [&](const tuner::OpsMeasurement& one) -> std::optional<uint32_t> {
       const Algorithm algorithm = find_algorithm(one.algorithm);
-      const bool is_right =
-          algorithm != Algorithm::kAuto && one.threads % 32 == 0 && one.threads <= kMaxThreads &&
-          (!tuner::needs_windows(one.algorithm) || (is_in_windows && algorithm == Algorithm::kDirect));
+      const bool is_right = algorithm != Algorithm::kAuto && one.threads % 32 == 0 &&
+                            one.threads <= kMaxThreads && is_possible(algorithm);
       return is_right ? std::optional(static_cast<uint32_t>(algorithm)) : std::nullopt;
     };
-    return tuner::OpsTable(measurements, operation, platform.ranks, gpu, accept);
+    return tuner::OpsTable(measurements, {operation, platform.ranks, platform.hosts, gpu}, accept);
   };
-  for (uint32_t operation = 0; operation < exact_.size(); ++operation)
-    exact_[operation] = index(kOperationNames[operation], false);
-  in_windows_ = index(kOperationNames[VERBENA_OPS_ALL_REDUCE], true);
+  const auto is_exact_way = [&](Algorithm algorithm) {
+    return platform.is_across_hosts()
+               ? algorithm == Algorithm::kBulkTwoShot
+               : algorithm != Algorithm::kLossless && !tuner::needs_windows(name_of(algorithm));
+  };
+  for (uint32_t operation = 0; operation < exact_.size(); ++operation) {
+    exact_[operation] = index(kOperationNames[operation], is_exact_way);
+    if (platform.is_across_hosts())
+      of_bfloat16_[operation] = index(kOperationNames[operation], [&](Algorithm algorithm) {
+        return is_exact_way(algorithm) || algorithm == Algorithm::kLossless;
+      });
+  }
+  in_windows_ = index(kOperationNames[VERBENA_OPS_ALL_REDUCE], [&](Algorithm algorithm) {
+    return is_exact_way(algorithm) || algorithm == Algorithm::kDirect;
+  });
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec)
-    coded_[codec] = tuner::OpsTable(measurements, kCodedNames[codec], platform.ranks, gpu,
+    coded_[codec] = tuner::OpsTable(measurements, {kCodedNames[codec], platform.ranks, platform.hosts, gpu},
                                     [](const tuner::OpsMeasurement&) { return 0; });
 }
 
 uint32_t Chooser::max_blocks(Family family) const {
-  if (platform_.is_across_hosts) return count_host_blocks(platform_.blocks);
+  if (platform_.is_across_hosts()) return count_host_blocks(platform_.blocks);
   return family == Family::kChunks ? count_chunk_blocks(platform_.blocks) : platform_.blocks;
 }
 
-Choice Chooser::choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
-  if (platform_.is_across_hosts) return spread_across_hosts(bytes);
-  if (is_forced()) return spread(platform_.forced, operation, bytes);
-  const tuner::OpsTable& table =
-      is_in_windows && operation == VERBENA_OPS_ALL_REDUCE ? in_windows_ : exact_[operation];
+Choice Chooser::choose(verbena_ops_operation operation, uint64_t bytes, Tensors tensors) const {
+  if (is_forced()) {
+    const bool is_plain = platform_.forced == Algorithm::kLossless && !tensors.are_bfloat16;
+    return spread(is_plain ? Algorithm::kBulkTwoShot : platform_.forced, operation, bytes);
+  }
+  const bool is_in_windows = tensors.are_in_windows && operation == VERBENA_OPS_ALL_REDUCE;
+  // Without a measurement of the plain algorithm nothing says that encoding is faster.
+  // FAULT(lossless_is_compared_with_nothing)
+  const bool may_encode = tensors.are_bfloat16 && platform_.is_across_hosts() &&
+                          exact_[operation].find_fastest(bytes).has_value();
+  const tuner::OpsTable& table = may_encode      ? of_bfloat16_[operation]
+                                 : is_in_windows ? in_windows_
+                                                 : exact_[operation];
   if (const auto way = table.find_fastest(bytes)) {
     const auto algorithm = static_cast<Algorithm>(way->number);
     return {
@@ -139,18 +167,18 @@ Choice Chooser::choose(verbena_ops_operation operation, uint64_t bytes, bool is_
 }
 
 Choice Chooser::choose_quantised(Algorithm codec, uint64_t bytes) const {
-  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes);
-  if (platform_.is_across_hosts)
-    return bytes < kMinCodedAcrossHosts ? exact : Choice{codec, exact.grid, exact.chunk_bytes};
-  if (is_forced()) return exact;
+  const Choice exact = choose(VERBENA_OPS_ALL_REDUCE, bytes, {});
+  if (!platform_.is_across_hosts() && is_forced()) return exact;
   const auto coded = coded_[find_codec(codec)].find_fastest(bytes);
   const auto instead = exact_[VERBENA_OPS_ALL_REDUCE].find_fastest(bytes);
   if (!coded || !instead) {
+    if (platform_.is_across_hosts())
+      return bytes < kMinCodedAcrossHosts ? exact : spread(codec, VERBENA_OPS_ALL_REDUCE, bytes);
     const bool pays_late = codec == Algorithm::kInt8 || find_codec(codec) >= kCountSingleCodecs;
     return bytes < (pays_late ? 2 : 1) * kMinCoded ? exact : spread_codec(codec, bytes);
   }
   if (instead->microseconds <= coded->microseconds) return exact;
-  return {codec, {std::min(coded->blocks, platform_.blocks), coded->threads}, 0};
+  return {codec, {std::min(coded->blocks, max_blocks(Family::kPackets)), coded->threads}, 0};
 }
 
 std::optional<Choice> Chooser::choose_fused(const Choice& choice, uint64_t rows, uint64_t bytes,
@@ -173,7 +201,7 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
   if (asked == nullptr) return choice;
   const bool is_lossless = asked->algorithm == VERBENA_OPS_LOSSLESS;
   // Within a host, the lossless codec is not used.
-  if (asked->algorithm != VERBENA_OPS_AUTO && (!is_lossless || platform_.is_across_hosts))
+  if (!leaves_algorithm(asked) && (!is_lossless || platform_.is_across_hosts()))
     choice.algorithm = static_cast<Algorithm>(asked->algorithm);
   if (asked->blocks != 0) choice.grid.blocks = asked->blocks;
   if (asked->threads != 0) choice.grid.threads = asked->threads;
@@ -181,8 +209,8 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
   const uint32_t most = max_blocks(family_of(choice.algorithm));
   if (is_other && asked->blocks == 0) choice.grid.blocks = std::min(choice.grid.blocks, most);
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
-  if (platform_.is_across_hosts && choice.algorithm != Algorithm::kBulkTwoShot && !is_lossless &&
-      !is_coded(choice.algorithm))
+  if (platform_.is_across_hosts() && choice.algorithm != Algorithm::kBulkTwoShot &&
+      choice.algorithm != Algorithm::kLossless && !is_coded(choice.algorithm))
     refuse_hosts("an algorithm other than bulk-two-shot, lossless and the quantised algorithms");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
@@ -192,7 +220,8 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
     if (asked->blocks == 0) choice.grid.blocks = std::min(most, kDefaultBlocks);
     if (asked->threads == 0) choice.grid.threads = kMaxThreads;
   }
-  const bool is_right = (is_exact(choice.algorithm) || is_coded(choice.algorithm) || is_lossless) &&
+  const bool is_right = (is_exact(choice.algorithm) || is_coded(choice.algorithm) ||
+                         choice.algorithm == Algorithm::kLossless) &&
                         choice.grid.blocks <= most && choice.grid.threads % 32 == 0 &&
                         choice.grid.threads <= kMaxThreads && choice.chunk_bytes % kVectorBytes == 0;
   if (!is_right) {
@@ -209,6 +238,7 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
 }
 
 Choice Chooser::choose_by_rules(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows) const {
+  if (platform_.is_across_hosts()) return spread(Algorithm::kBulkTwoShot, operation, bytes);
   const uint32_t ranks = platform_.ranks;
   if (operation == VERBENA_OPS_ALL_REDUCE) {
     if (bytes <= (ranks == 2 ? kMaxOneShotOfTwo : kMaxOneShotOfAll / ranks))
@@ -224,6 +254,7 @@ Choice Chooser::choose_by_rules(verbena_ops_operation operation, uint64_t bytes,
 }
 
 Choice Chooser::spread(Algorithm algorithm, verbena_ops_operation operation, uint64_t bytes) const {
+  if (platform_.is_across_hosts()) return spread_across_hosts(algorithm, bytes);
   if (family_of(algorithm) == Family::kChunks) return spread_chunks(algorithm, bytes);
   if (is_coded(algorithm)) return spread_codec(algorithm, bytes);
   return spread_packets(algorithm, operation != VERBENA_OPS_ALL_REDUCE, bytes);
@@ -268,21 +299,19 @@ Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t b
   return {algorithm, {static_cast<uint32_t>(blocks), round_threads(of_block)}, 0};
 }
 
-Choice Chooser::spread_across_hosts(uint64_t bytes) const {
+Choice Chooser::spread_across_hosts(Algorithm algorithm, uint64_t bytes) const {
   const uint64_t parts = std::max<uint64_t>(1, divide_up(bytes, kHostBlockBytes));
   const uint32_t most = max_blocks(Family::kChunks);
   const uint32_t few = bytes <= kMaxFewHostBytes ? kFewHostBlocks : most;
   const auto blocks = static_cast<uint32_t>(std::min<uint64_t>({parts, few, most}));
-  return {Algorithm::kBulkTwoShot,
-          {blocks, round_threads(std::max<uint64_t>(1, bytes / kVectorBytes / blocks))},
-          0};
+  return {algorithm, {blocks, round_threads(std::max<uint64_t>(1, bytes / kVectorBytes / blocks))}, 0};
 }
 
 // With few rows, a cluster of blocks handles each row. The warps of one block delay each other, because a
 // multiprocessor issues for only four warps at a time. With more than four blocks, waiting for the last block
 // costs more.
 std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
-  if (platform_.is_across_hosts || algorithm != Algorithm::kOneShot) return std::nullopt;
+  if (platform_.is_across_hosts() || algorithm != Algorithm::kOneShot) return std::nullopt;
   const uint64_t warps = std::bit_ceil(divide_up(row_bytes, 32 * kVectorBytes));
   if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
   // A block should have at least two warps. A row that does not fit into one block takes two blocks.

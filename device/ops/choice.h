@@ -40,8 +40,16 @@ struct Platform {
   uint32_t blocks = 0;  // maximum for a kernel that sends packets
   uint64_t packet_slot_bytes = 0;
   bool has_clusters = false;            // every rank's GPU supports clusters of blocks
-  bool is_across_hosts = false;         // some ranks are reachable only by a NIC
+  uint32_t hosts = 1;                   // if more than 1, ranks of other hosts are reachable only by a NIC
   Algorithm forced = Algorithm::kAuto;  // from VERBENA_OPS_ALGORITHM; kAuto if it is not set
+
+  bool is_across_hosts() const { return hosts > 1; }
+};
+
+// The properties of a call's tensors on which a choice depends. They are equal on all ranks.
+struct Tensors {
+  bool are_in_windows = false;  // on every rank, input and output of an all-reduce lie in windows
+  bool are_bfloat16 = false;    // the lossless codec may encode them between hosts
 };
 
 // Returns the maximum number of blocks if the caller does not set one. `multiprocessors` is the GPU's number
@@ -53,6 +61,12 @@ uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 // spans several hosts.
 [[noreturn]] void refuse_hosts(const char* what);
 
+// Returns whether the caller leaves the algorithm to the library.
+inline bool leaves_algorithm(const verbena_ops_choice* asked) {
+  return asked == nullptr || asked->algorithm == VERBENA_OPS_AUTO ||
+         asked->algorithm == VERBENA_OPS_AUTO_BFLOAT16;
+}
+
 // Any thread may call the functions.
 class Chooser {
  public:
@@ -63,10 +77,9 @@ class Chooser {
 
   // Returns the algorithm that VERBENA_OPS_ALGORITHM names, if it is set. Otherwise returns the fastest
   // measured algorithm or, without measurements, the choice of the built-in rules. `bytes` is the size of an
-  // all-reduce's tensor, or the size of one message of any other operation. `is_in_windows` is true if, on
-  // every rank, input and output of the all-reduce lie in windows.
-  Choice choose(verbena_ops_operation operation, uint64_t bytes, bool is_in_windows = false) const;
-  // Like choose(), for an all-reduce that may be quantised by `codec`.
+  // all-reduce's tensor, or the size of one message of any other operation.
+  Choice choose(verbena_ops_operation operation, uint64_t bytes, Tensors tensors) const;
+  // Like choose(), for an all-reduce of float16 or bfloat16 that may be quantised by `codec`.
   Choice choose_quantised(Algorithm codec, uint64_t bytes) const;
   // Returns the choice for one kernel that does an all-reduce of `bytes` and the norm of its `rows`. Returns
   // nothing if two kernels are faster, or if the rows do not fit into registers. `is_asked` is true if the
@@ -90,11 +103,13 @@ class Chooser {
   Choice spread_chunks(Algorithm algorithm, uint64_t bytes) const;
   Choice spread_codec(Algorithm algorithm, uint64_t bytes) const;
   Choice spread_packets(Algorithm algorithm, bool is_exchange, uint64_t bytes) const;
-  Choice spread_across_hosts(uint64_t bytes) const;
+  Choice spread_across_hosts(Algorithm algorithm, uint64_t bytes) const;
 
   Platform platform_;
-  // Measurements of this GPU for each operation, for all-reduces of tensors in windows, and for each codec.
-  std::array<tuner::OpsTable, kCountOperations> exact_;
+  // Measurements of this GPU with these numbers of ranks and hosts: for each operation; for each operation on
+  // bfloat16 tensors between hosts, including lossless algorithms; for all-reduces of tensors in windows; and
+  // for each codec.
+  std::array<tuner::OpsTable, kCountOperations> exact_, of_bfloat16_;
   tuner::OpsTable in_windows_;
   std::array<tuner::OpsTable, kCountCodecs> coded_;
 };

@@ -150,7 +150,7 @@ void Communicator::make_chooser(const Agreement& agreement) {
   platform.blocks = options_.blocks;
   if (!hosts_) platform.packet_slot_bytes = workspace_of(Family::kPackets).workspace().blocks.slot_bytes;
   platform.has_clusters = agreement.has_clusters;
-  platform.is_across_hosts = hosts_.has_value();
+  platform.hosts = hosts_ ? hosts_->count : 1;
   platform.forced = forced_;
   std::string gpu;
   // FAULT(own_gpus_measurements_count)

@@ -17,8 +17,7 @@ enum class AddressFamily : uint8_t { kAuto, kInet, kInet6 };
 enum class BouncePlace : uint8_t { kAuto, kHost, kGpu };
 enum class DumpSignal : uint8_t { kNone, kUsr1, kUsr2, kHup, kQuit };
 enum class SymmPath : uint8_t { kAuto, kLsa, kRdma };
-// Numbered as verbena_ops_algorithm.
-enum class OpsAlgorithm : uint8_t { kAuto, kOneShot, kTwoShot, kBulkOneShot, kBulkTwoShot };
+enum class OpsAlgorithm : uint8_t { kAuto, kOneShot, kTwoShot, kBulkOneShot, kBulkTwoShot, kLossless };
 enum class Transport : uint8_t { kConnected, kDatagram };
 // How a write is ordered after earlier writes.
 enum class WordOrder : uint8_t { kAuto, kPosted, kCompleted };

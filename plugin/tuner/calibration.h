@@ -48,6 +48,7 @@ struct TransportEntries {
 };
 
 // A collective of libverbena_ops.so with one algorithm, over sizes; the number of blocks grows with the size.
+// Between hosts the tensors were of bfloat16, whose elements the algorithm "lossless" encodes.
 struct OpsPoint {
   uint64_t bytes = 0;  // bytes of a rank's tensor or message
   uint32_t blocks = 0;
@@ -60,11 +61,13 @@ struct OpsMeasurement {
   std::string gpu;        // the name that the driver gives
   uint32_t ranks = 0, threads = 0, chunk_bytes = 0;
   std::vector<OpsPoint> points;  // ascending by bytes
+  uint32_t hosts = 1;            // with the same number of ranks each
   bool operator==(const OpsMeasurement&) const = default;
 
   bool is_same_way(const OpsMeasurement& other) const {
     return operation == other.operation && algorithm == other.algorithm && gpu == other.gpu &&
-           ranks == other.ranks && threads == other.threads && chunk_bytes == other.chunk_bytes;
+           ranks == other.ranks && hosts == other.hosts && threads == other.threads &&
+           chunk_bytes == other.chunk_bytes;
   }
 };
 
@@ -78,7 +81,7 @@ struct Calibration {
 
 // Replaces the measurement of the same algorithm, protocol and channels, or appends it.
 void put_measurement(Calibration& calibration, Measurement measurement);
-// Replaces all measurements of the same operation, GPU and number of ranks.
+// Replaces all measurements of the same operation, GPU, and numbers of ranks and hosts.
 void put_ops_measurements(Calibration& calibration, const std::vector<OpsMeasurement>& measurements);
 
 }  // namespace verbena::tuner

@@ -114,6 +114,8 @@ OpsMeasurement read_ops_measurement(const Json& entry, const std::string& place)
   result.algorithm = text("algorithm");
   result.gpu = text("gpu");
   result.ranks = number("ranks", 2, kMaxRanks);
+  if (entry.contains("hosts")) result.hosts = number("hosts", 1, result.ranks);
+  if (result.ranks % result.hosts != 0) refuse(place + ".hosts", "does not divide ranks");
   result.threads = number("threads", 32, kMaxThreads);
   result.chunk_bytes = number("chunk_bytes", 0, kMaxChunkBytes);
   const Json& list = member(entry, place, "points");

@@ -43,8 +43,11 @@ Json make_measurement(const Measurement& m) {
 Json make_ops_measurement(const OpsMeasurement& m) {
   Json points = Json::array();
   for (const OpsPoint& point : m.points) points.push_back({point.bytes, point.blocks, point.microseconds});
-  return {{"operation", m.operation}, {"algorithm", m.algorithm},     {"gpu", m.gpu},    {"ranks", m.ranks},
-          {"threads", m.threads},     {"chunk_bytes", m.chunk_bytes}, {"points", points}};
+  Json entry = {{"operation", m.operation}, {"algorithm", m.algorithm}, {"gpu", m.gpu},
+                {"ranks", m.ranks},         {"threads", m.threads},     {"chunk_bytes", m.chunk_bytes},
+                {"points", points}};
+  if (m.hosts != 1) entry["hosts"] = m.hosts;
+  return entry;
 }
 
 std::string dump(const Json& value) {
@@ -74,7 +77,7 @@ void put_ops_measurements(Calibration& calibration, const std::vector<OpsMeasure
   for (const OpsMeasurement& measured : measurements) {
     std::erase_if(calibration.ops, [&](const OpsMeasurement& earlier) {
       return earlier.operation == measured.operation && earlier.gpu == measured.gpu &&
-             earlier.ranks == measured.ranks;
+             earlier.ranks == measured.ranks && earlier.hosts == measured.hosts;
     });
   }
   calibration.ops.insert(calibration.ops.end(), measurements.begin(), measurements.end());

@@ -53,10 +53,9 @@ std::optional<uint64_t> find_kink(const OpsMeasurement& measured) {
   return static_cast<uint64_t>(bytes);
 }
 
-bool is_for(const OpsMeasurement& measured, std::string_view operation, uint32_t ranks,
-            std::string_view gpu) {
-  return measured.operation == operation && measured.ranks == ranks && measured.gpu == gpu &&
-         !measured.points.empty();
+bool is_for(const OpsMeasurement& measured, const OpsKey& key) {
+  return measured.operation == key.operation && measured.ranks == key.ranks && measured.hosts == key.hosts &&
+         measured.gpu == key.gpu && !measured.points.empty();
 }
 
 // The range of sizes for which a variant is a candidate. A variant whose measurements end early because it
@@ -80,11 +79,10 @@ std::vector<Reach> find_reaches(const std::vector<const OpsMeasurement*>& ways) 
   return reaches;
 }
 std::vector<const OpsMeasurement*> list_measured(const std::vector<OpsMeasurement>& measurements,
-                                                 std::string_view operation, uint32_t ranks,
-                                                 std::string_view gpu) {
+                                                 const OpsKey& key) {
   std::vector<const OpsMeasurement*> ways;
   for (const OpsMeasurement& measured : measurements)
-    if (is_for(measured, operation, ranks, gpu)) ways.push_back(&measured);
+    if (is_for(measured, key)) ways.push_back(&measured);
   return ways;
 }
 
@@ -103,6 +101,27 @@ std::string describe(const OpsWay& way) {
   return text;
 }
 
+// Returns whether VERBENA_OPS_ALGORITHM chooses the algorithm of calls between so many hosts.
+bool has_effect(std::string_view forced, uint32_t hosts) {
+  if (forced.empty() || forced == "auto") return false;
+  return hosts == 1 ? forced != "lossless" : forced == "lossless" || forced == "bulk-two-shot";
+}
+
+// Says what the algorithms between hosts send, and when lossless is chosen.
+std::string describe_hosts(const OpsQuestion& question) {
+  const bool reduces = question.operation == "all_reduce" || question.operation == "reduce_scatter";
+  const bool are_sums = reduces && question.ranks > question.hosts;
+  return std::string("  between hosts: bulk-two-shot sends bfloat16 ") +
+         (are_sums ? "sums of a host's ranks in 32 bits, lossless in about 17 to 21 bits"
+                   : "elements in 16 bits, lossless in about 12 bits") +
+         "; the results have the same bits\n"
+         "  lossless is chosen for bfloat16 tensors if it was measured to be faster (--calibrate FILE "
+         "--hosts "
+         "N --operation " +
+         question.operation + "," + question.operation +
+         "_lossless), by VERBENA_OPS_ALGORITHM=lossless, or by a call's choice\n";
+}
+
 std::optional<uint64_t> parse_bytes(std::string_view text) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -119,9 +138,9 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
 
 }  // namespace
 
-std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
-                              uint32_t ranks, std::string_view gpu, uint64_t bytes) {
-  const std::vector<const OpsMeasurement*> measured = list_measured(measurements, operation, ranks, gpu);
+std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, const OpsKey& key,
+                              uint64_t bytes) {
+  const std::vector<const OpsMeasurement*> measured = list_measured(measurements, key);
   const std::vector<Reach> reaches = find_reaches(measured);
   std::vector<OpsWay> ways;
   for (size_t i = 0; i < measured.size(); ++i) {
@@ -135,9 +154,8 @@ std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, s
   return ways;
 }
 
-OpsTable::OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
-                   uint32_t ranks, std::string_view gpu, const Accept& accept) {
-  const std::vector<const OpsMeasurement*> measured = list_measured(measurements, operation, ranks, gpu);
+OpsTable::OpsTable(const std::vector<OpsMeasurement>& measurements, const OpsKey& key, const Accept& accept) {
+  const std::vector<const OpsMeasurement*> measured = list_measured(measurements, key);
   const std::vector<Reach> reaches = find_reaches(measured);
   std::set<uint64_t> ends = {UINT64_MAX};
   for (size_t i = 0; i < measured.size(); ++i) {
@@ -201,15 +219,22 @@ std::optional<OpsTable::Fastest> OpsTable::find_fastest(uint64_t bytes) const {
 std::optional<OpsQuestion> parse_question(std::string_view text, std::string& problem) {
   const size_t first = text.find(':');
   const size_t second = first == std::string_view::npos ? first : text.find(':', first + 1);
-  problem = "is not OPERATION:BYTES:RANKS, such as all_reduce:512k:4";
+  problem =
+      "is not OPERATION:BYTES:RANKS, such as all_reduce:512k:4, or OPERATION:BYTES:RANKSxHOSTS, such as "
+      "all_reduce:1m:4x2 for four ranks on two hosts";
   if (second == std::string_view::npos) return std::nullopt;
+  const std::string_view members = text.substr(second + 1);
+  const size_t cross = members.find('x');
   OpsQuestion question;
   question.operation = text.substr(0, first);
   const auto bytes = parse_bytes(text.substr(first + 1, second - first - 1));
-  const auto ranks = parse_bytes(text.substr(second + 1));
+  const auto ranks = parse_bytes(members.substr(0, cross));
+  const auto hosts = cross == std::string_view::npos ? 1 : parse_bytes(members.substr(cross + 1));
   if (question.operation.empty() || !bytes || !ranks || *ranks < 2 || *ranks > 1024) return std::nullopt;
+  if (!hosts || *ranks % *hosts != 0) return std::nullopt;
   question.bytes = *bytes;
   question.ranks = static_cast<uint32_t>(*ranks);
+  question.hosts = static_cast<uint32_t>(*hosts);
   problem.clear();
   return question;
 }
@@ -220,18 +245,21 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
   for (const OpsMeasurement& measured : measurements) {
     if (gpu.empty() || measured.gpu == gpu) gpus.insert(measured.gpu);
   }
+  if (!has_effect(forced, question.hosts)) forced = "";
+  const std::string by = " by " + std::to_string(question.ranks) + " ranks" +
+                         (question.hosts == 1 ? "" : " on " + std::to_string(question.hosts) + " hosts");
   std::string text;
   for (const std::string& one : gpus) {
     const std::vector<OpsWay> ways =
-        list_ways(measurements, question.operation, question.ranks, one, question.bytes);
+        list_ways(measurements, {question.operation, question.ranks, question.hosts, one}, question.bytes);
     if (ways.empty()) continue;
-    text += question.operation + " of " + std::to_string(question.bytes) + " bytes by " +
-            std::to_string(question.ranks) + " ranks on " + one + ":\n";
+    text += question.operation + " of " + std::to_string(question.bytes) + " bytes" + by +
+            (question.hosts == 1 ? " on " : " with ") + one + ":\n";
     for (const OpsWay& way : ways) text += "  " + describe(way) + "\n";
     std::vector<OpsWay> candidates;
     std::copy_if(ways.begin(), ways.end(), std::back_inserter(candidates),
                  [](const OpsWay& way) { return !way.needs_windows(); });
-    if (!forced.empty() && forced != "auto") {
+    if (!forced.empty()) {
       text += "  chosen: " + std::string(forced) + ", by VERBENA_OPS_ALGORITHM, regardless of measurements\n";
     } else if (candidates.empty()) {
       text += "  chosen: by the library's own rules\n";
@@ -249,10 +277,13 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
       text += "\n";
     }
   }
-  if (text.empty())
-    text = "nothing was measured for " + question.operation + " by " + std::to_string(question.ranks) +
-           " ranks: the library's own rules choose; measure with verbena-bench coll --calibrate FILE\n";
-  return text;
+  if (text.empty()) {
+    const std::string chooses = forced.empty() ? "the library's own rules choose"
+                                               : "VERBENA_OPS_ALGORITHM chooses " + std::string(forced);
+    text = "nothing was measured for " + question.operation + by + ": " + chooses +
+           "; measure with verbena-bench coll --calibrate FILE\n";
+  }
+  return question.hosts == 1 ? text : text + describe_hosts(question);
 }
 
 }  // namespace verbena::tuner

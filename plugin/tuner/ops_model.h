@@ -28,12 +28,19 @@ struct OpsWay {
   bool needs_windows() const { return tuner::needs_windows(algorithm); }
 };
 
-// Returns the variants measured for this operation, number of ranks and GPU, the fastest first. Times are
-// interpolated between measured sizes. Empty if nothing was measured.
-std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, std::string_view operation,
-                              uint32_t ranks, std::string_view gpu, uint64_t bytes);
+// The measurements that apply to a call: those with these values.
+struct OpsKey {
+  std::string_view operation;
+  uint32_t ranks = 0, hosts = 1;
+  std::string_view gpu;
+};
 
-// A table of one operation's measurements for fast repeated look-ups. Between two measured sizes each
+// Returns the variants measured for this key, the fastest first. Times are interpolated between measured
+// sizes. Empty if nothing was measured.
+std::vector<OpsWay> list_ways(const std::vector<OpsMeasurement>& measurements, const OpsKey& key,
+                              uint64_t bytes);
+
+// A table of one key's measurements for fast repeated look-ups. Between two measured sizes each
 // variant's time is linear, so each variant is the fastest in at most one interval there. A look-up finds its
 // interval by binary search.
 class OpsTable {
@@ -47,8 +54,7 @@ class OpsTable {
   using Accept = std::function<std::optional<uint32_t>(const OpsMeasurement& measured)>;
 
   OpsTable() = default;
-  OpsTable(const std::vector<OpsMeasurement>& measurements, std::string_view operation, uint32_t ranks,
-           std::string_view gpu, const Accept& accept);
+  OpsTable(const std::vector<OpsMeasurement>& measurements, const OpsKey& key, const Accept& accept);
   // Returns the fastest variant; empty if nothing was measured. Any thread may call.
   std::optional<Fastest> find_fastest(uint64_t bytes) const;
 
@@ -71,12 +77,13 @@ class OpsTable {
   std::vector<Interval> intervals_;  // ascending
 };
 
-// Parses a question of verbena-info --explain such as all_reduce:512k:4, and explains the choice in lines of
-// text. `problem` receives a clause that describes an error.
+// Parses a question of verbena-info --explain such as all_reduce:512k:4, or all_reduce:1m:4x2 for four ranks
+// on two hosts, and explains the choice in lines of text. `problem` receives a clause that describes an
+// error.
 struct OpsQuestion {
   std::string operation;
   uint64_t bytes = 0;
-  uint32_t ranks = 0;
+  uint32_t ranks = 0, hosts = 1;
 };
 std::optional<OpsQuestion> parse_question(std::string_view text, std::string& problem);
 // An empty `gpu` explains the choice for each GPU in the file. `forced` is VERBENA_OPS_ALGORITHM, or empty.

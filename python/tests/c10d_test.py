@@ -46,6 +46,8 @@ def _join_and_run(rank, port, body, *arguments):
 
 def _prepare(rank, port):
     driver.use_gpu(rank)
+    if "EACH_RANK_IS_A_HOST" in os.environ:
+        os.environ["VERBENA_HOSTID"] = f"host-{rank}"
     import verbena.c10d
     if "C10D_AS_GROUP" in os.environ:  # as in a PyTorch that knows no backends in Python
         verbena.c10d.backend.runs_methods = lambda: False
@@ -439,6 +441,34 @@ def _meet_a_dead_rank(rank, port):
 def test_a_dead_rank(kind):
     with reserve_port() as holder:
         assert run_ranks(3, _meet_a_dead_rank, holder.getsockname()[1]) == ["ended", "ended", "gone"]
+
+
+def _encode_between_hosts(rank, dist, gloo):
+    """Each rank is a host; the setting encodes bfloat16, and all results keep their bits."""
+    size = dist.get_world_size()
+    generator = torch.Generator().manual_seed(rank)
+    for dtype in (torch.bfloat16, torch.float32):
+        x = torch.randn((size, 2000), generator=generator).to(dtype)
+        ours, theirs = x.clone(), x.clone()
+        dist.all_reduce(ours)
+        dist.all_reduce(theirs, group=gloo)
+        assert torch.equal(ours, theirs), dtype
+        ours, theirs = (x.new_empty((size * size, 2000)) for _ in range(2))
+        dist.all_gather_into_tensor(ours, x)
+        dist.all_gather_into_tensor(theirs, x, group=gloo)
+        assert torch.equal(ours, theirs), dtype
+    import verbena.c10d
+    return verbena.c10d.explain()
+
+
+@pytest.mark.parametrize("setting", ["lossless", "auto"])
+def test_encoded_between_hosts(monkeypatch, setting):
+    monkeypatch.setenv("VERBENA_OPS_ALGORITHM", setting)
+    monkeypatch.setenv("VERBENA_IBVERBS_LIB", "softverbs")
+    monkeypatch.setenv("EACH_RANK_IS_A_HOST", "1")
+    for told in _run(2, _encode_between_hosts):
+        assert "2 all_reduce by Verbena" in told
+        assert ("64 MiB of bfloat16 is encoded between hosts (LOSSLESS)" in told) == (setting == "lossless")
 
 
 @on_group(2)

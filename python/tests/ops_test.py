@@ -2,6 +2,7 @@
 memory (tests/ops/fake_gpu.cc)."""
 import ctypes
 import json
+import os
 import pathlib
 import textwrap
 import time
@@ -361,6 +362,101 @@ def test_operators(rank):
         _synchronize()
         assert torch.equal(got, sum(parts)) and not got.requires_grad
         verbena.ops.set_group("tp", None)
+
+
+def _enter_a_host(rank):
+    """Each rank is a host, and softverbs connects them."""
+    os.environ.update(VERBENA_HOSTID=f"host-{rank}", VERBENA_IBVERBS_LIB="softverbs", VERBENA_OPS_CHECK="1")
+    driver.use_gpu(rank)
+
+
+def _draw_bits(rank, shape):
+    """bfloat16 elements with NaN, infinities, zeros of both signs and denormals among others."""
+    generator = torch.Generator().manual_seed(2000 + rank)
+    normal = torch.randn(shape, generator=generator).to(torch.bfloat16)
+    bits = torch.randint(-2 ** 15, 2 ** 15, shape, generator=generator).to(torch.int16)
+    return torch.where(torch.rand(shape, generator=generator) < 0.1, bits, normal.view(torch.int16)).view(torch.bfloat16)
+
+
+def _encodes_one_side(rank, ops, plain, other):
+    """Whether rank 0's call `plain` and rank 1's call `other` are different ones, of which one is encoded."""
+    (plain if rank == 0 else other)()
+    _synchronize()
+    try:
+        ops.check_error()
+    except verbena.VerbenaError as error:
+        ops.reset()
+        return "make different calls" in str(error) and "algorithm 32" in str(error)
+    return False
+
+
+@on_ranks(2)
+def test_lossless_operators_between_hosts(rank):
+    import verbena.ops
+    from verbena.ops import Algorithm, Choice
+    _enter_a_host(rank)
+    verbena.ops.register_torch_ops("CPU")
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as tp:
+        verbena.ops.set_group("tp", tp)
+        ops, size = torch.ops.verbena, tp.size
+        x = _draw_bits(rank, (2 * size, 1500))
+        calls = {
+            "all_reduce": lambda lossless: ops.all_reduce(x, "tp", "sum", lossless),
+            "max": lambda lossless: ops.all_reduce(x, "tp", "max", lossless),
+            "all_gather": lambda lossless: ops.all_gather(x, 1, size, "tp", lossless),
+            "reduce_scatter": lambda lossless: ops.reduce_scatter(x, 0, size, "tp", "sum", lossless),
+            "all_to_all": lambda lossless: ops.all_to_all(x, 0, 1, size, "tp", lossless),
+        }
+        for name, call in calls.items():
+            plain, encoded = call(False), call(True)
+            _synchronize()
+            assert torch.equal(plain.view(torch.int16), encoded.view(torch.int16)), name
+            assert _encodes_one_side(rank, tp, lambda call=call: call(False), lambda call=call: call(True)), name
+        reduced, moved = x.clone(), x.clone()
+        ops.all_reduce_(reduced, "tp", "sum", True)
+        ops.broadcast_(moved, 1, "tp", True)
+        plain = ops.all_reduce(x, "tp")
+        _synchronize()
+        assert torch.equal(reduced.view(torch.int16), plain.view(torch.int16))
+        assert torch.equal(moved.view(torch.int16), _draw_bits(1, x.shape).view(torch.int16))
+        # Other elements than bfloat16: a sum sends them as they are, and an exchange of them is refused.
+        wide = torch.full((100,), 1.5)
+        total = ops.all_reduce(wide, "tp", "sum", True)
+        _synchronize()
+        assert torch.equal(total, 2 * wide)
+        for refused in (lambda: ops.all_gather(wide, 0, size, "tp", True), lambda: tp.broadcast(wide, choice=Choice(Algorithm.LOSSLESS))):
+            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, and the tensor's are torch.float32: leave .*view\(torch.bfloat16\)"):
+                refused()
+        assert ops.all_gather(x.to("meta"), 1, size, "tp", True).shape == (2 * size, 1500 * size)
+        verbena.ops.set_group("tp", None)
+
+
+@on_ranks(2)
+def test_a_setting_encodes_bfloat16_between_hosts(rank):
+    from verbena.ops import Algorithm, Choice
+    os.environ["VERBENA_OPS_ALGORITHM"] = "lossless"
+    _enter_a_host(rank)
+    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+        short, wide, plain = _draw_bits(rank, (3000,)), torch.full((3000,), 0.5), Choice(Algorithm.BULK_TWO_SHOT)
+        counts = torch.full((ops.size,), 3000)
+        assert ops.choose("broadcast", 1 << 20).algorithm == Algorithm.LOSSLESS
+        calls = {
+            "all_reduce": lambda x, choice: ops.all_reduce(x, choice=choice),
+            "reduce_scatter": lambda x, choice: ops.reduce_scatter(x, 0, choice=choice),
+            "all_gather": lambda x, choice: ops.all_gather(x, 0, choice=choice),
+            "broadcast": lambda x, choice: ops.broadcast(x.clone(), choice=choice),
+            "all_to_all": lambda x, choice: ops.all_to_all(x, choice=choice),
+            "all_gather_v": lambda x, choice: ops.all_gather_v(x, counts, x.new_empty(6000), choice=choice),
+        }
+        for name, call in calls.items():
+            assert _encodes_one_side(rank, ops, lambda call=call: call(short, None), lambda call=call: call(short, plain)), name
+            assert not _encodes_one_side(rank, ops, lambda call=call: call(wide, None), lambda call=call: call(wide, plain)), name
+        ops.all_reduce(short)
+        assert "by LOSSLESS" in repr(ops)
+        ops.all_reduce(wide)
+        assert "by BULK_TWO_SHOT" in repr(ops)
+        _synchronize()
+        ops.check_error()
 
 
 @on_ranks(2)

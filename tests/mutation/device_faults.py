@@ -28,6 +28,7 @@ FAULTS = {
     "two_shots_take_any_vectors": operand(2, "call.length_bytes % kVectorBytes == 0"),
     "direct_without_a_promise": operand(2, "communicator.are_in_windows(call)"),
     "group_mixes_chunk_lengths": operand(2),
+    "lossless_is_compared_with_nothing": operand(3),
     "hosts_wait_no_longer": drop(),
     "own_gpus_measurements_count": condition("true"),
     "own_gpu_has_clusters": value("mine.has_clusters != 0"),

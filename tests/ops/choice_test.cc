@@ -78,7 +78,7 @@ TEST(ChoiceTest, RulesChooseByOperationRanksAndSize) {
       {2, kBroadcast, 2 * kMi + 16, Algorithm::kOneShot, {128, 512}},
   };
   for (const auto& row : kRows) {
-    const Choice choice = chooser_of(row.ranks).choose(row.operation, row.bytes);
+    const Choice choice = chooser_of(row.ranks).choose(row.operation, row.bytes, {});
     EXPECT_EQ(choice.algorithm, row.algorithm)
         << row.ranks << " ranks, operation " << row.operation << ", " << row.bytes << " bytes";
     EXPECT_EQ(choice.grid, row.grid) << row.ranks << " ranks, operation " << row.operation << ", "
@@ -88,8 +88,8 @@ TEST(ChoiceTest, RulesChooseByOperationRanksAndSize) {
 
 TEST(ChoiceTest, LongTensorsInWindowsAreSummedWhereTheyLie) {
   const Chooser chooser = chooser_of(4);
-  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi, true).algorithm, Algorithm::kTwoShot);
-  const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi + 16, true);
+  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi, {true}).algorithm, Algorithm::kTwoShot);
+  const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi + 16, {true});
   EXPECT_EQ(choice.algorithm, Algorithm::kDirect);
   EXPECT_EQ(choice.grid, (Grid{128, 512}));
 }
@@ -99,7 +99,7 @@ TEST(ChoiceTest, ASettingChoosesTheAlgorithmOfEveryCall) {
   platform.forced = Algorithm::kTwoShot;
   const Chooser chooser(platform, {}, "");
   EXPECT_TRUE(chooser.is_forced());
-  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, 64).algorithm, Algorithm::kTwoShot);
+  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, 64, {}).algorithm, Algorithm::kTwoShot);
   EXPECT_EQ(chooser.choose_quantised(Algorithm::kFloat8, 64 * kMi).algorithm, Algorithm::kTwoShot);
 }
 
@@ -137,7 +137,7 @@ TEST(ChoiceTest, TheFastestThatWasMeasuredOnThisGpu) {
       measured("all_reduce", "direct", 1), measured("all_reduce", "one-shot", 0.5, 63)};
   const Chooser chooser(platform_of(4), measurements, "GPU");
   const auto choose = [](const Chooser& from, bool is_in_windows) {
-    return from.choose(VERBENA_OPS_ALL_REDUCE, 1 * kKi, is_in_windows).algorithm;
+    return from.choose(VERBENA_OPS_ALL_REDUCE, 1 * kKi, {is_in_windows}).algorithm;
   };
   EXPECT_EQ(choose(chooser, false), Algorithm::kBulkTwoShot) << "direct is for windows";
   EXPECT_EQ(choose(chooser, true), Algorithm::kDirect);
@@ -145,10 +145,10 @@ TEST(ChoiceTest, TheFastestThatWasMeasuredOnThisGpu) {
   EXPECT_EQ(choose(Chooser(platform_of(4), measurements, ""), false), Algorithm::kOneShot);
   EXPECT_EQ(choose(Chooser(platform_of(2), measurements, "GPU"), false), Algorithm::kOneShot);
   // More blocks were measured than this communicator has.
-  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, kMi).grid, (Grid{200, 64}));
+  EXPECT_EQ(chooser.choose(VERBENA_OPS_ALL_REDUCE, kMi, {}).grid, (Grid{200, 64}));
   Platform few = platform_of(4);
   few.blocks = 16;
-  EXPECT_EQ(Chooser(few, measurements, "GPU").choose(VERBENA_OPS_ALL_REDUCE, kMi).grid, (Grid{32, 64}));
+  EXPECT_EQ(Chooser(few, measurements, "GPU").choose(VERBENA_OPS_ALL_REDUCE, kMi, {}).grid, (Grid{32, 64}));
 }
 
 TEST(ChoiceTest, QuantisedWhereThatWasMeasuredToBeFaster) {
@@ -175,7 +175,7 @@ TEST(ChoiceTest, ANormIsFusedWhereThatIsFaster) {
     if (row.rows == 0) continue;
     const Chooser chooser = chooser_of(row.ranks);
     const uint64_t bytes = row.rows * row.row_bytes;
-    const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, bytes);
+    const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, bytes, {});
     const auto fused = chooser.choose_fused(choice, row.rows, bytes, false);
     EXPECT_EQ(fused.has_value(), row.is_fused)
         << row.ranks << " ranks, " << row.rows << " rows of " << row.row_bytes << " bytes";
@@ -248,7 +248,7 @@ TEST(ChoiceTest, WhatTheCallerAsksForIsTakenOrRefused) {
 
 TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   Platform platform = platform_of(4);
-  platform.is_across_hosts = true;
+  platform.hosts = 2;
   const Chooser chooser(platform, {}, "");
   const struct {
     uint64_t bytes;
@@ -256,7 +256,7 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   } kRows[] = {{0, {1, 32}},        {1 * kKi, {1, 64}},   {64 * kKi, {1, 512}}, {256 * kKi, {4, 512}},
                {1 * kMi, {8, 512}}, {4 * kMi, {16, 512}}, {64 * kMi, {16, 512}}};
   for (const auto& row : kRows) {
-    const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, row.bytes);
+    const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, row.bytes, {});
     EXPECT_EQ(choice.algorithm, Algorithm::kBulkTwoShot);
     EXPECT_EQ(choice.grid, row.grid) << row.bytes;
   }
@@ -264,23 +264,121 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi).algorithm, Algorithm::kInt4);
   EXPECT_EQ(chooser.max_blocks(Family::kPackets), 16U);
   const verbena_ops_choice one_shot{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
-  EXPECT_THROW(chooser.complete(chooser.choose(VERBENA_OPS_ALL_REDUCE, kKi), &one_shot), Failure);
+  EXPECT_THROW(chooser.complete(chooser.choose(VERBENA_OPS_ALL_REDUCE, kKi, {}), &one_shot), Failure);
   EXPECT_FALSE(chooser.spread_rows(Algorithm::kOneShot, 1, 16 * kKi));
 }
 
-TEST(ChoiceTest, LosslessBetweenHostsOnlyAndWhereItIsAskedFor) {
+// Four ranks on two hosts, with a setting.
+Platform between_hosts(Algorithm forced = Algorithm::kAuto) {
   Platform platform = platform_of(4);
-  platform.is_across_hosts = true;
-  const Chooser between(platform, {}, ""), within = chooser_of(4);
+  platform.hosts = 2;
+  platform.forced = forced;
+  return platform;
+}
+constexpr Tensors kBfloat16{false, true}, kOthers{false, false};
+
+TEST(ChoiceTest, LosslessBetweenHostsOnlyAndWhereItIsAskedFor) {
+  const Chooser between(between_hosts(), {}, ""), within = chooser_of(4);
   const verbena_ops_choice lossless{VERBENA_OPS_LOSSLESS, 0, 0, 0};
   for (const uint64_t bytes : {1 * kKi, 1 * kMi, 64 * kMi}) {
     for (const auto operation : {VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_ALL_TO_ALL}) {
-      const Choice exact = between.choose(operation, bytes), coded = between.complete(exact, &lossless);
+      const Choice exact = between.choose(operation, bytes, kBfloat16),
+                   coded = between.complete(exact, &lossless);
+      EXPECT_EQ(exact.algorithm, Algorithm::kBulkTwoShot) << bytes;
       EXPECT_EQ(coded.algorithm, Algorithm::kLossless) << bytes;
       EXPECT_EQ(coded.grid, exact.grid) << bytes;
-      const Choice chosen = within.choose(operation, bytes);
+      const Choice chosen = within.choose(operation, bytes, kBfloat16);
       EXPECT_EQ(within.complete(chosen, &lossless).algorithm, chosen.algorithm) << bytes;
     }
+  }
+}
+
+TEST(ChoiceTest, ASettingEncodesBfloat16BetweenHosts) {
+  const Chooser between(between_hosts(Algorithm::kLossless), {}, "");
+  const Chooser plain(between_hosts(), {}, "");
+  for (const auto operation : {VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_ALL_GATHER, VERBENA_OPS_BROADCAST}) {
+    const Choice choice = between.choose(operation, 1 * kMi, kBfloat16);
+    EXPECT_EQ(choice.algorithm, Algorithm::kLossless);
+    EXPECT_EQ(choice.grid, plain.choose(operation, 1 * kMi, kBfloat16).grid);
+    EXPECT_EQ(between.choose(operation, 1 * kMi, kOthers).algorithm, Algorithm::kBulkTwoShot);
+  }
+  // A call that names only a shape, or says that it moves bfloat16, leaves the algorithm as it was chosen.
+  const Choice chosen = between.choose(VERBENA_OPS_ALL_GATHER, 1 * kMi, kBfloat16);
+  for (const auto algorithm : {VERBENA_OPS_AUTO, VERBENA_OPS_AUTO_BFLOAT16}) {
+    const verbena_ops_choice asked{algorithm, 3, 64, 0};
+    const Choice choice = between.complete(chosen, &asked);
+    EXPECT_EQ(choice.algorithm, Algorithm::kLossless);
+    EXPECT_EQ(choice.grid, (Grid{3, 64}));
+  }
+  const verbena_ops_choice bulk{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, 0};
+  EXPECT_EQ(between.complete(chosen, &bulk).algorithm, Algorithm::kBulkTwoShot);
+  // Within a host nothing is encoded, and nothing is forced.
+  Platform platform = platform_of(4);
+  platform.forced = Algorithm::kLossless;
+  const Chooser within(platform, {}, "");
+  EXPECT_FALSE(within.is_forced());
+  EXPECT_EQ(within.choose(VERBENA_OPS_ALL_REDUCE, 1 * kKi, kBfloat16).algorithm, Algorithm::kOneShot);
+  // Other words of the setting have no effect between hosts.
+  const Chooser one_shot(between_hosts(Algorithm::kOneShot), {}, "");
+  EXPECT_FALSE(one_shot.is_forced());
+  EXPECT_EQ(one_shot.choose(VERBENA_OPS_ALL_REDUCE, 1 * kKi, kBfloat16).algorithm, Algorithm::kBulkTwoShot);
+}
+
+tuner::OpsMeasurement measured_between_hosts(const char* operation, const char* algorithm,
+                                             std::vector<tuner::OpsPoint> points) {
+  return {operation, algorithm, "GPU", 4, 512, 0, std::move(points), 2};
+}
+
+// The wire is slow for long tensors, and for short ones encoding takes longer than it saves.
+TEST(ChoiceTest, LosslessWhereItWasMeasuredToBeFasterBetweenHosts) {
+  const std::vector<tuner::OpsMeasurement> measurements = {
+      measured_between_hosts("all_reduce", "bulk-two-shot", {{16 * kKi, 1, 20}, {4 * kMi, 8, 900}}),
+      measured_between_hosts("all_reduce", "lossless", {{16 * kKi, 1, 30}, {4 * kMi, 16, 700}}),
+      measured_between_hosts("all_gather", "lossless", {{16 * kKi, 1, 1}, {4 * kMi, 16, 1}})};
+  const Chooser chooser(between_hosts(), measurements, "GPU");
+  const struct {
+    verbena_ops_operation operation;
+    uint64_t bytes;
+    Tensors tensors;
+    Algorithm algorithm;
+    Grid grid;
+  } kRows[] = {
+      {VERBENA_OPS_ALL_REDUCE, 64, kBfloat16, Algorithm::kBulkTwoShot, {1, 512}},
+      {VERBENA_OPS_ALL_REDUCE, 16 * kKi, kBfloat16, Algorithm::kBulkTwoShot, {1, 512}},
+      {VERBENA_OPS_ALL_REDUCE, 64 * kKi, kBfloat16, Algorithm::kBulkTwoShot, {2, 512}},
+      {VERBENA_OPS_ALL_REDUCE, 1 * kMi, kBfloat16, Algorithm::kLossless, {5, 512}},
+      {VERBENA_OPS_ALL_REDUCE, 64 * kMi, kBfloat16, Algorithm::kLossless, {16, 512}},
+      {VERBENA_OPS_ALL_REDUCE, 1 * kMi, kOthers, Algorithm::kBulkTwoShot, {3, 512}},
+      // Nothing to compare with was measured: the rules.
+      {VERBENA_OPS_ALL_GATHER, 1 * kMi, kBfloat16, Algorithm::kBulkTwoShot, {8, 512}},
+      {VERBENA_OPS_BROADCAST, 1 * kMi, kBfloat16, Algorithm::kBulkTwoShot, {8, 512}},
+  };
+  for (const auto& row : kRows) {
+    const Choice choice = chooser.choose(row.operation, row.bytes, row.tensors);
+    EXPECT_EQ(choice.algorithm, row.algorithm) << row.operation << ", " << row.bytes << " bytes";
+    EXPECT_EQ(choice.grid, row.grid) << row.operation << ", " << row.bytes << " bytes";
+  }
+  const auto at_1_mib = [](const Chooser& from) {
+    return from.choose(VERBENA_OPS_ALL_REDUCE, 1 * kMi, kBfloat16).algorithm;
+  };
+  EXPECT_EQ(at_1_mib(Chooser(between_hosts(), measurements, "another GPU")), Algorithm::kBulkTwoShot);
+  EXPECT_EQ(at_1_mib(Chooser(between_hosts(Algorithm::kBulkTwoShot), measurements, "GPU")),
+            Algorithm::kBulkTwoShot);
+  Platform four_hosts = between_hosts();
+  four_hosts.hosts = 4;
+  EXPECT_EQ(at_1_mib(Chooser(four_hosts, measurements, "GPU")), Algorithm::kBulkTwoShot);
+  EXPECT_EQ(at_1_mib(Chooser(platform_of(4), measurements, "GPU")), Algorithm::kTwoShot) << "within a host";
+}
+
+TEST(ChoiceTest, QuantisedBetweenHostsWhereThatWasMeasuredToBeFaster) {
+  for (const double microseconds : {2.0, 4.0}) {
+    const std::vector<tuner::OpsMeasurement> measurements = {
+        measured_between_hosts("all_reduce", "bulk-two-shot", {{1 * kMi, 8, 3}}),
+        measured_between_hosts("all_reduce_fp8", "coded", {{1 * kMi, 4, microseconds}})};
+    const Chooser chooser(between_hosts(), measurements, "GPU");
+    const Choice choice = chooser.choose_quantised(Algorithm::kFloat8, 1 * kMi);
+    EXPECT_EQ(choice.algorithm, microseconds < 3 ? Algorithm::kFloat8 : Algorithm::kBulkTwoShot);
+    EXPECT_EQ(choice.grid, (Grid{microseconds < 3 ? 4U : 8U, 512}));
   }
 }
 

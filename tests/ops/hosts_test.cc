@@ -4,9 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "ops/rank_process.h"
 
@@ -105,6 +111,169 @@ TEST(OpsAcrossHosts, LosslessCallsAreAskedForByAllRanks) {
   EXPECT_THAT(said, HasSubstr("ranks 0 and 1 of the team make different calls"));
   EXPECT_THAT(said, HasSubstr("algorithm 32"));
   EXPECT_THAT(said, testing::Not(HasSubstr("wrong")));
+}
+
+// The calls whose messages NICs carry, on bfloat16 elements that each rank draws in each step. Messages of a
+// step are small integers, whose sums are exact and which the lossless codec shortens, or (not in sums)
+// random bits, which it sends as they are: a slot holds longer and shorter messages in turn.
+class EveryCall {
+ public:
+  EveryCall(Rank& rank, uint32_t number, uint32_t ranks)
+      : rank_(rank), number_(number), ranks_(ranks), input_(ranks * kElements), output_(input_.size()) {}
+
+  // Returns what is wrong.
+  std::string check(const verbena_ops_choice* choice, uint32_t step) {
+    void *const in = input_.data(), *const out = output_.data();
+    verbena_ops* const ops = rank_.ops();
+    const uint32_t root = step % ranks_;
+    const auto sum_of = [&](size_t i) {
+      int sum = 0;
+      for (uint32_t rank = 0; rank < ranks_; ++rank) sum += draw_integer(rank, step, i);
+      return as_bfloat16(sum);
+    };
+    const auto run = [&](const char* name, bool is_sum, size_t count, auto&& call, auto&& expect) {
+      for (size_t i = 0; i < input_.size(); ++i)
+        input_[i] = is_sum ? as_bfloat16(draw_integer(number_, step, i)) : draw_bits(number_, step, i);
+      if (call() != VERBENA_SUCCESS) return std::string(name) + ": " + verbena_last_error() + "; ";
+      rank_.synchronize();
+      char text[512] = "";
+      if (verbena_ops_get_error(ops, text, sizeof(text)) != VERBENA_SUCCESS) return std::string(text);
+      for (size_t i = 0; i < count; ++i)
+        if (output_[i] != expect(i))
+          return std::string(name) + ": element " + std::to_string(i) + " of step " + std::to_string(step) +
+                 " is wrong; ";
+      return std::string();
+    };
+    constexpr size_t kBytes = kElements * sizeof(uint16_t);
+    std::string wrong = run(
+        "all-reduce", true, kElements,
+        [&] {
+          return verbena_ops_all_reduce(ops, in, out, kElements, VERBENA_OPS_BFLOAT16, VERBENA_OPS_SUM,
+                                        choice, nullptr);
+        },
+        sum_of);
+    wrong += run(
+        "reduce-scatter", true, kElements,
+        [&] {
+          return verbena_ops_reduce_scatter(ops, in, out, 1, kElements, VERBENA_OPS_BFLOAT16, VERBENA_OPS_SUM,
+                                            choice, nullptr);
+        },
+        [&](size_t i) { return sum_of(number_ * kElements + i); });
+    wrong += run(
+        "all-gather", false, ranks_ * kElements,
+        [&] { return verbena_ops_all_gather(ops, in, out, 1, kBytes, choice, nullptr); },
+        [&](size_t i) { return draw_bits(static_cast<uint32_t>(i / kElements), step, i % kElements); });
+    wrong += run(
+        "broadcast", false, kElements,
+        [&] { return verbena_ops_broadcast(ops, in, out, kBytes, root, choice, nullptr); },
+        [&](size_t i) { return draw_bits(root, step, i); });
+    wrong += run(
+        "all-to-all", false, ranks_ * kElements,
+        [&] { return verbena_ops_all_to_all(ops, in, out, kBytes, 1, 1, choice, nullptr); },
+        [&](size_t i) {
+          return draw_bits(static_cast<uint32_t>(i / kElements), step, number_ * kElements + i % kElements);
+        });
+    return wrong;
+  }
+
+ private:
+  static constexpr size_t kElements = 5000;
+
+  static uint32_t hash(uint32_t rank, uint32_t step, size_t i) {
+    uint64_t bits = (uint64_t{rank} << 48 | uint64_t{step} << 32 | i) * 0x9e3779b97f4a7c15u;
+    bits = (bits ^ bits >> 29) * 0xbf58476d1ce4e5b9u;
+    return static_cast<uint32_t>(bits >> 32);
+  }
+  static int draw_integer(uint32_t rank, uint32_t step, size_t i) {
+    return static_cast<int>(hash(rank, step, i) % 81) - 40;
+  }
+  static uint16_t as_bfloat16(int number) {
+    return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(number)) >> 16);
+  }
+  static uint16_t draw_bits(uint32_t rank, uint32_t step, size_t i) {
+    const bool is_random = step % 3 == 1;
+    return is_random ? static_cast<uint16_t>(hash(rank, step, i)) : as_bfloat16(draw_integer(rank, step, i));
+  }
+
+  Rank& rank_;
+  const uint32_t number_, ranks_;
+  std::vector<uint16_t> input_, output_;
+};
+
+// Two hosts of one rank: a tuning file says that encoding is faster from some size on. The library encodes
+// there, and calls by either algorithm are right.
+TEST(OpsAcrossHosts, LosslessFromTheMeasuredSizeOn) {
+  const std::string file = testing::TempDir() + "ops_hosts_" + std::to_string(getpid()) + ".json";
+  std::string entries;
+  for (const char* const operation : {"all_reduce", "all_gather", "reduce_scatter"}) {
+    for (const auto& [algorithm, points] : {std::pair("bulk-two-shot", "[[4096, 1, 10], [8192, 2, 20]]"),
+                                            std::pair("lossless", "[[4096, 1, 12], [8192, 2, 15]]")})
+      entries += std::string(entries.empty() ? "" : ", ") + R"({"operation": ")" + operation +
+                 R"(", "algorithm": ")" + algorithm +
+                 R"(", "gpu": "emulated GPU", "ranks": 2, "hosts": 2, "threads": 64, "chunk_bytes": 0, )" +
+                 R"("points": )" + points + "}";
+  }
+  std::ofstream(file) << R"({"format": "verbena-tuning", "version": 1, "ops": [)" << entries << "]}";
+  EXPECT_EQ(run({0, 1},
+                [&](Rank& rank, uint32_t number) -> std::string {
+                  verbena_ops_options options{};
+                  options.tuning_file = file.c_str();
+                  if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
+                    return verbena_last_error();
+                  std::string wrong;
+                  for (const auto& [operation, bytes, algorithm] :
+                       {std::tuple(VERBENA_OPS_ALL_REDUCE, 4096, VERBENA_OPS_BULK_TWO_SHOT),
+                        std::tuple(VERBENA_OPS_ALL_REDUCE, 8192, VERBENA_OPS_LOSSLESS),
+                        std::tuple(VERBENA_OPS_ALL_GATHER, 8192, VERBENA_OPS_LOSSLESS),
+                        std::tuple(VERBENA_OPS_BROADCAST, 8192, VERBENA_OPS_BULK_TWO_SHOT)}) {
+                    verbena_ops_choice chosen{};
+                    (void)verbena_ops_choose(rank.ops(), operation, bytes, &chosen);
+                    if (chosen.algorithm != algorithm)
+                      wrong += "operation " + std::to_string(operation) + " of " + std::to_string(bytes) +
+                               " bytes by " + std::to_string(chosen.algorithm) + "; ";
+                  }
+                  EveryCall calls(rank, number, 2);
+                  const verbena_ops_choice promised{VERBENA_OPS_AUTO_BFLOAT16, 0, 0, 0};
+                  for (uint32_t step = 0; step < 3; ++step)
+                    wrong += calls.check(nullptr, step) + calls.check(&promised, step);
+                  return wrong;
+                }),
+            "");
+  std::remove(file.c_str());
+}
+
+// A rail fails again and again: before a put is carried out, and after it, so that it is repeated. Each
+// failure takes a queue pair, so the other rail never fails. Without failover the first failure ends the
+// context: they do hit.
+TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
+  setenv("SOFTVERBS_DEVICES", "2", 1);
+  setenv("SOFTVERBS_FAULTS",
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=30 work=done;"
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=40 work=none",
+         1);
+  for (const verbena_ops_algorithm algorithm : {VERBENA_OPS_LOSSLESS, VERBENA_OPS_BULK_TWO_SHOT}) {
+    const verbena_ops_choice choice{algorithm, 2, 64, 0};
+    for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, {0, 0, 1, 1}}) {
+      const auto ranks = static_cast<uint32_t>(hosts.size());
+      const Body body = [&](Rank& rank, uint32_t number) -> std::string {
+        if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
+          return verbena_last_error();
+        EveryCall calls(rank, number, ranks);
+        std::string wrong;
+        for (uint32_t step = 0; step < 6 && wrong.empty(); ++step) wrong = calls.check(&choice, step);
+        return wrong;
+      };
+      EXPECT_EQ(run(hosts, body), "") << ranks << " ranks, algorithm " << algorithm;
+      if (ranks != 2) continue;
+      setenv("VERBENA_FAILOVER", "0", 1);
+      EXPECT_THAT(run(hosts, body), HasSubstr("retries exhausted"));
+      unsetenv("VERBENA_FAILOVER");
+    }
+  }
+  unsetenv("SOFTVERBS_FAULTS");
+  unsetenv("SOFTVERBS_DEVICES");
 }
 
 // Rank 3 comes when the others have given up: all of them name it, and go on after a reset.

@@ -310,12 +310,13 @@ TEST(MoeAcrossHosts, TokensGoThereAndBack) {
   }
 }
 
-// Rails fail again and again: before a request is carried out, and after it.
+// A rail fails again and again: before a request is carried out, and after it. Each failure takes a queue
+// pair, and two failures of both rails could take all of a lane.
 TEST(MoeAcrossHosts, RailsThatFailLoseNothing) {
   setenv("SOFTVERBS_DEVICES", "2", 1);
   setenv("SOFTVERBS_FAULTS",
          "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
-         "fail rail=1 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
+         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
          "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=60 work=done",
          1);
   EXPECT_EQ(run({0, 0, 1, 1},

@@ -17,6 +17,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+constexpr OpsKey kKey{"all_reduce", 4, 1, "H200"};
+
 OpsMeasurement make(const char* algorithm, uint32_t threads, std::vector<OpsPoint> points) {
   OpsMeasurement measured;
   measured.operation = "all_reduce";
@@ -42,9 +44,7 @@ std::vector<std::string> names_of(const std::vector<OpsWay>& ways) {
 }
 
 TEST(OpsModel, TheFastestComesFirst) {
-  const auto at = [](uint64_t bytes) {
-    return names_of(list_ways(list_measured(), "all_reduce", 4, "H200", bytes));
-  };
+  const auto at = [](uint64_t bytes) { return names_of(list_ways(list_measured(), kKey, bytes)); };
   EXPECT_THAT(at(1024), ElementsAre("one-shot"));
   EXPECT_THAT(at(65536), ElementsAre("one-shot", "two-shot"));
   EXPECT_THAT(at(262144), ElementsAre("two-shot", "one-shot"));
@@ -54,21 +54,22 @@ TEST(OpsModel, TheFastestComesFirst) {
 }
 
 TEST(OpsModel, TimesAndBlocksBetweenTwoPoints) {
-  const OpsWay way = list_ways(list_measured(), "all_reduce", 4, "H200", 163840).front();
+  const OpsWay way = list_ways(list_measured(), kKey, 163840).front();
   EXPECT_EQ(way.algorithm, "two-shot");
   EXPECT_NEAR(way.microseconds, 4.9, 1e-9);
   EXPECT_EQ(way.blocks, 12U) << "half way from 5 to 18, rounded up";
   EXPECT_EQ(way.threads, 256U);
-  const OpsWay beyond = list_ways(list_measured(), "all_reduce", 4, "H200", 31 << 20).front();
+  const OpsWay beyond = list_ways(list_measured(), kKey, 31 << 20).front();
   EXPECT_NEAR(beyond.microseconds, 150, 1e-6) << "on as before";
   EXPECT_EQ(beyond.blocks, 128U);
 }
 
 TEST(OpsModel, OnlyWhatIsLikeThis) {
   const auto measured = list_measured();
-  EXPECT_THAT(list_ways(measured, "all_gather", 4, "H200", 1024), IsEmpty());
-  EXPECT_THAT(list_ways(measured, "all_reduce", 2, "H200", 1024), IsEmpty());
-  EXPECT_THAT(list_ways(measured, "all_reduce", 4, "H100", 1024), IsEmpty());
+  EXPECT_THAT(list_ways(measured, {"all_gather", 4, 1, "H200"}, 1024), IsEmpty());
+  EXPECT_THAT(list_ways(measured, {"all_reduce", 2, 1, "H200"}, 1024), IsEmpty());
+  EXPECT_THAT(list_ways(measured, {"all_reduce", 4, 1, "H100"}, 1024), IsEmpty());
+  EXPECT_THAT(list_ways(measured, {"all_reduce", 4, 2, "H200"}, 1024), IsEmpty()) << "between two hosts";
 }
 
 // Measurements drawn by chance, of any shape: times that fall, ways that begin late or end early, single
@@ -92,7 +93,7 @@ TEST(OpsTable, FindsWhatTheListHasFirst) {
     const auto accept = [](const OpsMeasurement& one) {
       return needs_windows(one.algorithm) ? std::nullopt : std::optional(one.threads / 32);
     };
-    const OpsTable table(measured, "all_reduce", 4, "H200", accept);
+    const OpsTable table(measured, kKey, accept);
     std::vector<uint64_t> sizes = {0, 1, UINT64_MAX};
     for (const OpsMeasurement& one : measured)
       for (const OpsPoint& point : one.points)
@@ -101,7 +102,7 @@ TEST(OpsTable, FindsWhatTheListHasFirst) {
     for (int i = 0; i < 50; ++i) sizes.push_back(uint64_t{draw(1, 8 << 20)} << draw(0, 40));
     for (const uint64_t bytes : sizes) {
       const auto found = table.find_fastest(bytes);
-      std::vector<OpsWay> listed = list_ways(measured, "all_reduce", 4, "H200", bytes);
+      std::vector<OpsWay> listed = list_ways(measured, kKey, bytes);
       std::erase_if(listed, [](const OpsWay& way) { return way.needs_windows(); });
       ASSERT_EQ(found.has_value(), !listed.empty()) << "round " << round << ", " << bytes << " bytes";
       if (!found) continue;
@@ -135,6 +136,35 @@ TEST(OpsModel, ExplainsItsChoice) {
               HasSubstr("nothing was measured for all_reduce by 4 ranks"));
 }
 
+// Two hosts of two ranks: what is sent, and when lossless is chosen, measured or not.
+TEST(OpsModel, ExplainsWhatTravelsBetweenHosts) {
+  const OpsQuestion question{"all_reduce", 1 << 20, 4, 2};
+  std::vector<OpsMeasurement> measured = list_measured();
+  EXPECT_THAT(explain_ways(measured, question, "", ""),
+              AllOf(HasSubstr("nothing was measured for all_reduce by 4 ranks on 2 hosts: the library's own"),
+                    HasSubstr("bulk-two-shot sends bfloat16 sums of a host's ranks in 32 bits, lossless in "
+                              "about 17 to 21 bits"),
+                    HasSubstr("VERBENA_OPS_ALGORITHM=lossless, or by a call's choice")));
+  EXPECT_THAT(explain_ways(measured, {"all_reduce", 1 << 20, 2, 2}, "", ""),
+              HasSubstr("bfloat16 elements in 16 bits, lossless in about 12 bits"));
+  EXPECT_THAT(explain_ways(measured, {"all_gather", 1 << 20, 4, 2}, "", ""),
+              HasSubstr("bfloat16 elements in 16 bits, lossless in about 12 bits"));
+  EXPECT_THAT(explain_ways(measured, question, "", "lossless"),
+              HasSubstr("VERBENA_OPS_ALGORITHM chooses lossless"));
+  measured = {make("bulk-two-shot", 512, {{1 << 20, 8, 300}}), make("lossless", 512, {{1 << 20, 8, 200}})};
+  for (OpsMeasurement& one : measured) one.hosts = 2;
+  EXPECT_THAT(
+      explain_ways(measured, question, "", ""),
+      AllOf(HasSubstr("all_reduce of 1048576 bytes by 4 ranks on 2 hosts with H200:"),
+            HasSubstr("chosen: lossless, the fastest in the measurements, by 50 % before bulk-two-shot")));
+  // Other words of the setting have no effect between hosts, and lossless has none within one.
+  EXPECT_THAT(explain_ways(measured, question, "", "one-shot"), HasSubstr("chosen: lossless, the fastest"));
+  EXPECT_THAT(explain_ways(measured, question, "", "bulk-two-shot"),
+              HasSubstr("chosen: bulk-two-shot, by VERBENA_OPS_ALGORITHM"));
+  EXPECT_THAT(explain_ways(list_measured(), {"all_reduce", 262144, 4}, "", "lossless"),
+              AllOf(HasSubstr("chosen: two-shot, the fastest"), testing::Not(HasSubstr("hosts"))));
+}
+
 TEST(OpsModel, Questions) {
   std::string problem;
   const auto question = parse_question("all_reduce:512k:4", problem);
@@ -142,9 +172,15 @@ TEST(OpsModel, Questions) {
   EXPECT_EQ(question->operation, "all_reduce");
   EXPECT_EQ(question->bytes, 512U << 10);
   EXPECT_EQ(question->ranks, 4U);
+  EXPECT_EQ(question->hosts, 1U);
+  const auto between = parse_question("all_reduce:1m:4x2", problem);
+  ASSERT_TRUE(between);
+  EXPECT_EQ(between->ranks, 4U);
+  EXPECT_EQ(between->hosts, 2U);
   for (const char* wrong :
        {"", "all_reduce", "all_reduce:512k", ":512k:4", "all_reduce:x:4", "all_reduce:0:4", "all_reduce:5q:4",
-        "all_reduce:99999999999g:4", "all_reduce:1k:1", "all_reduce:1k:4000"}) {
+        "all_reduce:99999999999g:4", "all_reduce:1k:1", "all_reduce:1k:4000", "all_reduce:1k:4x3",
+        "all_reduce:1k:4x", "all_reduce:1k:4x0", "all_reduce:1k:x2", "all_reduce:1k:4x2x2"}) {
     EXPECT_FALSE(parse_question(wrong, problem)) << wrong;
     EXPECT_THAT(problem, HasSubstr("OPERATION:BYTES:RANKS"));
   }
@@ -163,6 +199,13 @@ TEST(OpsModel, TheTuningFileKeepsThem) {
   other.ranks = 2;
   put_ops_measurements(calibration, {other});
   EXPECT_EQ(calibration.ops.size(), 2U);
+  // Between hosts there are other times.
+  other.hosts = 2;
+  put_ops_measurements(calibration, {other});
+  EXPECT_EQ(calibration.ops.size(), 3U);
+  const auto with_hosts = parse_calibration(format_calibration(calibration));
+  ASSERT_TRUE(with_hosts.calibration) << with_hosts.problem;
+  EXPECT_EQ(*with_hosts.calibration, calibration);
   EXPECT_NE(compute_fingerprint(calibration), compute_fingerprint({}));
 }
 
@@ -181,6 +224,13 @@ TEST(OpsModel, RefusesADamagedFile) {
   EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0] has an impossible time");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2]]}, " + begin + "[[1024, 1, 2]]}"),
             "ops[1]: repeats an earlier entry");
+  const auto between = [&](const char* hosts) {
+    return problem_of(begin + "[[1024, 1, 2]], \"hosts\": " + hosts + "}, " + begin + "[[1024, 1, 2]]}");
+  };
+  EXPECT_EQ(between("2"), "");
+  EXPECT_EQ(between("1"), "ops[1]: repeats an earlier entry");
+  EXPECT_EQ(between("3"), "ops[0].hosts: does not divide ranks");
+  EXPECT_THAT(between("0"), HasSubstr("ops[0].hosts"));
 }
 
 }  // namespace

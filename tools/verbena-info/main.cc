@@ -27,7 +27,8 @@ namespace {
 
 constexpr double kDrawTimeoutS = 60;
 // The names of VERBENA_OPS_ALGORITHM.
-constexpr const char* kOpsAlgorithms[] = {"auto", "one-shot", "two-shot", "bulk-one-shot", "bulk-two-shot"};
+constexpr const char* kOpsAlgorithms[] = {"auto",          "one-shot",      "two-shot",
+                                          "bulk-one-shot", "bulk-two-shot", "lossless"};
 constexpr const char* kFooter =
     "Exit status: 0 success; 1 wrong setting, failed plugin, failed self-test or wrong data; 2 usage "
     "error;\n4 no usable device.";
@@ -50,8 +51,9 @@ int parse_options(int argc, const char* const* argv, InfoOptions& options) {
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
   app.add_option("--explain", options.explain,
                  "show only which algorithm libverbena_ops.so chooses for an operation with "
-                 "VERBENA_TUNING_FILE, and why; for example all_reduce:512k:4")
-      ->type_name("OPERATION:BYTES:RANKS");
+                 "VERBENA_TUNING_FILE, and why; for example all_reduce:512k:4, or all_reduce:1m:4x2 for four "
+                 "ranks on two hosts")
+      ->type_name("OPERATION:BYTES:RANKS[xHOSTS]");
   app.add_option(
          "--from", options.from,
          "show a document that --json wrote, for example on another host; if FILE is -, read standard input")

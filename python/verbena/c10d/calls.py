@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 import verbena
 from verbena.c10d.lane import Copies, CudaLane, HostLane, JoinedWork, VerbenaWork
-from verbena.c10d.table import find_refusal
+from verbena.c10d.table import MAX_BYTES, find_refusal
 from verbena.native import BackendUnavailable, load_ops_library
-from verbena.ops import Communicator
+from verbena.ops import Algorithm, Communicator
 
 # Enqueues the kernels of a call on the communicator. Returns the copies to make after the kernels.
 Body = Callable[[Any], Copies]
@@ -170,9 +170,15 @@ class Calls:
 
     def describe(self) -> str:
         state = f"fallback group only: {self._no_kernels}" if self._no_kernels else self._failure or \
-            ("kernels" if self._ops is not None else "not connected yet")
+            (self._describe_kernels() if self._ops is not None else "not connected yet")
         calls = ", ".join(f"{count} {operation} by {server}" for (operation, server), count in sorted(self._served.items())) or "no calls"
         return f"group {self._group_name!r}, rank {self.rank()} of {self.size()}: {state}; {calls}"
+
+    def _describe_kernels(self) -> str:
+        """Says that a group has kernels, and whether they encode the largest bfloat16 tensors between hosts."""
+        large = self._ops.choose("all_reduce", MAX_BYTES).algorithm
+        return "kernels" if large != Algorithm.LOSSLESS else \
+            f"kernels; all_reduce of {MAX_BYTES >> 20} MiB of bfloat16 is encoded between hosts (LOSSLESS)"
 
     # Running a call.
 

@@ -41,13 +41,17 @@ class Algorithm(enum.IntEnum):
     MXFP8 = 20
     FP8_INT8 = 21
     INT4_INT8 = 22
-    LOSSLESS = 32  # exact; data is compressed between hosts
+    LOSSLESS = 32       # exact; data is compressed between hosts
+    AUTO_BFLOAT16 = 33  # AUTO for an exchange of bfloat16 elements, which may be encoded
 
 
 # Keys are the names of PyTorch's types, because PyTorch need not be loaded.
 _TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
           "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
 OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+# Functions of the library that move elements without knowing their type.
+_EXCHANGES = {"ops_all_gather", "ops_broadcast", "ops_all_to_all", "ops_all_gather_v", "ops_all_to_all_v"}
+_AUTO_BFLOAT16 = OpsChoice(Algorithm.AUTO_BFLOAT16)
 # Includes PyTorch's names.
 _REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
 
@@ -81,7 +85,7 @@ class OpsPart(CollectivePart):
     # Tensors of the calls in the open group. They must live until the group's kernels are launched at its end.
     _group: list[tuple[Any, ...]] | None = None
     _dropped_group: str | None = None  # the reason why all calls fail until reset()
-    _last: tuple[str, Any, Choice | None] | None = None  # of the last _call(): name, size of the tensor in bytes, choice
+    _last: tuple[str, Any, Any, Choice | None] | None = None  # of the last _call(): name, size in bytes and type of the tensor, choice
 
     @property
     def rank(self) -> int:
@@ -99,8 +103,9 @@ class OpsPart(CollectivePart):
         return Choice(Algorithm(choice.algorithm), choice.blocks, choice.threads, choice.chunk_bytes)
 
     def _call(self, name: str, source: Any, out: Any, *arguments: Any, choice: Choice | None) -> None:
-        self._launch(name, (source, out), source.data_ptr(), out.data_ptr(), *arguments, pack_choice(choice), stream_of(source))
-        self._last = name, source.numel() * source.element_size(), choice  # nbytes is not in PyTorch 1
+        self._launch(name, (source, out), source.data_ptr(), out.data_ptr(), *arguments, pack_choice_of(name, source, choice),
+                     stream_of(source))
+        self._last = name, source.numel() * source.element_size(), source.dtype, choice  # nbytes is not in PyTorch 1
 
     def _launch(self, name: str, tensors: tuple[Any, ...], *arguments: Any) -> None:
         """Calls a function of the library that takes a stream. All calls with a stream go through here."""
@@ -115,7 +120,7 @@ class OpsPart(CollectivePart):
             raise VerbenaError(Result.INVALID_USAGE, self._dropped_group)
 
 
-def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice | None) -> str:
+def describe_call(calls: OpsPart, name: str, tensor_bytes: int, dtype: Any, choice: Choice | None) -> str:
     """Returns a text with the name, size and algorithm of a call. The algorithm is that of `choice` or, without one, the algorithm that the
     library chooses."""
     operation = name.removeprefix("ops_")
@@ -123,6 +128,8 @@ def describe_call(calls: OpsPart, name: str, tensor_bytes: int, choice: Choice |
         # The library's choice depends on the size of the tensor or, if ranks exchange parts of the tensor, on the size of one message.
         message_bytes = tensor_bytes // calls.size if operation in ("reduce_scatter", "all_to_all") else tensor_bytes
         choice = calls._choose("ops_choose", OPERATIONS.index(operation), message_bytes)
+        if choice.algorithm == Algorithm.LOSSLESS and _find_by_type(dtype) is not DataType.BFLOAT16:
+            choice = Choice(Algorithm.BULK_TWO_SHOT)
     algorithm = "" if choice is None else f" by {choice.algorithm.name}"
     return f"{operation} of {tensor_bytes} bytes{algorithm}"
 
@@ -169,3 +176,17 @@ def pack_choice(choice: Choice | None) -> Any:
     if choice is None:
         return None
     return ctypes.byref(OpsChoice(choice.algorithm, choice.blocks, choice.threads, choice.chunk_bytes))
+
+
+def pack_choice_of(name: str, tensor: Any, choice: Choice | None) -> Any:
+    """Packs the choice of a call of the library's function `name`. If the function moves elements without knowing their type,
+    tells it whether they are bfloat16, the type that Algorithm.LOSSLESS encodes."""
+    if name not in _EXCHANGES:
+        return pack_choice(choice)
+    is_bfloat16 = _find_by_type(tensor.dtype) is DataType.BFLOAT16
+    if choice is None:
+        return ctypes.byref(_AUTO_BFLOAT16) if is_bfloat16 else None
+    if choice.algorithm == Algorithm.LOSSLESS and not is_bfloat16:
+        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, and the tensor's are {tensor.dtype}: leave the choice out, or pass "
+                        "tensor.view(torch.bfloat16) if the tensor holds bfloat16 elements")
+    return pack_choice(choice)

@@ -9,7 +9,7 @@ from typing import Any
 from verbena.communicators import adapt
 from verbena.context import SymmetricContext
 from verbena.native import OpsSizes, OpsOptions, load_ops_library
-from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice, raise_error
+from verbena.ops.calls import OPERATIONS, Choice, describe_call, expect_like, find_reduction, need_type, pack_choice_of, raise_error
 from verbena.ops.fused import FusedCalls
 from verbena.streams import current_stream, stream_of
 from verbena.team import SymmetricTeam
@@ -117,7 +117,8 @@ class Communicator(FusedCalls):
         self._dropped_group = None
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
-        """Returns the algorithm that the library would choose.
+        """Returns the algorithm that the library would choose for bfloat16 tensors. For other types Algorithm.LOSSLESS stands for
+        BULK_TWO_SHOT.
 
         Args:
             operation: the name of the method, such as "all_reduce".
@@ -291,7 +292,7 @@ class Communicator(FusedCalls):
                            expected * element)
         addresses = [None if one is None else one.data_ptr() for one in counts]
         self._launch(name, (source, out, *counts), source.data_ptr(), out.data_ptr(), *addresses, ctypes.byref(sizes), *more,
-                     pack_choice(choice), stream_of(source))
+                     pack_choice_of(name, source, choice), stream_of(source))
 
 
 def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:

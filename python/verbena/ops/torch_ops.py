@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from verbena.ops.calls import Algorithm, Choice
 from verbena.ops.communicator import Communicator
 from verbena.ops.fused import Norm, Normed, Quantisation, make_normed
 from verbena.ops.moe import Dispatched, ExpertExchange, Grouping
@@ -67,28 +68,32 @@ def _name(table: dict[str, Any], name: str, named: Any) -> None:
         table[name] = named
 
 
-def _all_reduce(x: Any, group: str, reduction: str = "sum") -> Any:
-    return get_group(group).all_reduce(x, reduction)
+def _encode(lossless: bool) -> Choice | None:
+    return Choice(Algorithm.LOSSLESS) if lossless else None
 
 
-def _all_reduce_in_place(x: Any, group: str, reduction: str = "sum") -> None:
-    get_group(group).all_reduce(x, reduction, out=x)
+def _all_reduce(x: Any, group: str, reduction: str = "sum", lossless: bool = False) -> Any:
+    return get_group(group).all_reduce(x, reduction, choice=_encode(lossless))
 
 
-def _all_gather(x: Any, dim: int, world_size: int, group: str) -> Any:
-    return get_group(group).all_gather(x, dim)
+def _all_reduce_in_place(x: Any, group: str, reduction: str = "sum", lossless: bool = False) -> None:
+    get_group(group).all_reduce(x, reduction, out=x, choice=_encode(lossless))
 
 
-def _reduce_scatter(x: Any, dim: int, world_size: int, group: str, reduction: str = "sum") -> Any:
-    return get_group(group).reduce_scatter(x, dim, reduction)
+def _all_gather(x: Any, dim: int, world_size: int, group: str, lossless: bool = False) -> Any:
+    return get_group(group).all_gather(x, dim, choice=_encode(lossless))
 
 
-def _broadcast(x: Any, root: int, group: str) -> None:
-    get_group(group).broadcast(x, root)
+def _reduce_scatter(x: Any, dim: int, world_size: int, group: str, reduction: str = "sum", lossless: bool = False) -> Any:
+    return get_group(group).reduce_scatter(x, dim, reduction, choice=_encode(lossless))
 
 
-def _all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, group: str) -> Any:
-    return get_group(group).all_to_all(x, split_dim, concat_dim)
+def _broadcast(x: Any, root: int, group: str, lossless: bool = False) -> None:
+    get_group(group).broadcast(x, root, choice=_encode(lossless))
+
+
+def _all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, group: str, lossless: bool = False) -> Any:
+    return get_group(group).all_to_all(x, split_dim, concat_dim, choice=_encode(lossless))
 
 
 def _all_gather_v(x: Any, counts: Any, rows: int, group: str) -> Any:
@@ -187,28 +192,29 @@ def _resized(x: Any, dim: int, size: Any) -> Any:
     return x.new_empty(shape)
 
 
-def _fake_all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, group: str) -> Any:
+def _fake_all_to_all(x: Any, split_dim: int, concat_dim: int, world_size: int, group: str, lossless: bool = False) -> Any:
     shape = list(x.shape)
     shape[split_dim] //= world_size
     shape[concat_dim] *= world_size
     return x.new_empty(shape)
 
 
+_LOSSLESS = "bool lossless=False"
 _NORM = "float weight_offset=0.0, bool rounds_sum=False, bool rounds_normed=False"
 _QUANTISED = ("Tensor x, Tensor? residual, Tensor? weight, Tensor? scale, str quantisation, float epsilon, str group, "
               f'{_NORM}, str scale_layout="rows"')
 # For each operator: its schema, its implementation, and its fake kernel, which only returns tensors of the result's shape.
 _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
-    ('all_reduce(Tensor x, str group, str reduction="sum") -> Tensor', _all_reduce,
-     lambda x, group, reduction="sum": x.new_empty(x.shape)),
-    ('all_reduce_(Tensor(a!) x, str group, str reduction="sum") -> ()', _all_reduce_in_place,
-     lambda x, group, reduction="sum": None),
-    ("all_gather(Tensor x, int dim, int world_size, str group) -> Tensor", _all_gather,
-     lambda x, dim, world_size, group: _resized(x, dim, x.shape[dim] * world_size)),
-    ('reduce_scatter(Tensor x, int dim, int world_size, str group, str reduction="sum") -> Tensor', _reduce_scatter,
-     lambda x, dim, world_size, group, reduction="sum": _resized(x, dim, x.shape[dim] // world_size)),
-    ("broadcast_(Tensor(a!) x, int root, str group) -> ()", _broadcast, lambda x, root, group: None),
-    ("all_to_all(Tensor x, int split_dim, int concat_dim, int world_size, str group) -> Tensor", _all_to_all,
+    (f'all_reduce(Tensor x, str group, str reduction="sum", {_LOSSLESS}) -> Tensor', _all_reduce,
+     lambda x, group, reduction="sum", lossless=False: x.new_empty(x.shape)),
+    (f'all_reduce_(Tensor(a!) x, str group, str reduction="sum", {_LOSSLESS}) -> ()', _all_reduce_in_place,
+     lambda x, group, reduction="sum", lossless=False: None),
+    (f"all_gather(Tensor x, int dim, int world_size, str group, {_LOSSLESS}) -> Tensor", _all_gather,
+     lambda x, dim, world_size, group, lossless=False: _resized(x, dim, x.shape[dim] * world_size)),
+    (f'reduce_scatter(Tensor x, int dim, int world_size, str group, str reduction="sum", {_LOSSLESS}) -> Tensor', _reduce_scatter,
+     lambda x, dim, world_size, group, reduction="sum", lossless=False: _resized(x, dim, x.shape[dim] // world_size)),
+    (f"broadcast_(Tensor(a!) x, int root, str group, {_LOSSLESS}) -> ()", _broadcast, lambda x, root, group, lossless=False: None),
+    (f"all_to_all(Tensor x, int split_dim, int concat_dim, int world_size, str group, {_LOSSLESS}) -> Tensor", _all_to_all,
      _fake_all_to_all),
     ("all_gather_v(Tensor x, Tensor counts, SymInt rows, str group) -> Tensor", _all_gather_v,
      lambda x, counts, rows, group: _resized(x, 0, rows)),

@@ -4,7 +4,7 @@
 #include "verbena/device/barrier.cuh"
 #include "verbena/device/collectives/codec_float8.cuh"
 #include "verbena/device/collectives/codec_integer.cuh"
-#include "verbena/device/collectives/codec_lossless.cuh"
+#include "verbena/device/collectives/encoded_put.cuh"
 #include "verbena/device/rms_norm.cuh"
 #include "verbena/device/tilescale.cuh"
 
@@ -103,6 +103,16 @@ VERBENA_DEVICE void use_lossless(const char* from, char* message, char* to, uint
 VERBENA_KERNEL use_lossless_codec(const char* from, char* message, char* to, uint32_t length_bytes) {
   use_lossless<2>(from, message, to, length_bytes);
   use_lossless<4>(from, message, to, length_bytes);
+}
+
+VERBENA_KERNEL use_encoded_puts(const verbena::SymmContext* context, char* slot, char* staging,
+                                vd::Bfloat16* elements, uint32_t count, int* out) {
+  constexpr auto kAdd = verbena::SymmSignalOperation::kAdd;
+  out[0] = static_cast<int>(vd::symm_put_encoded_signal_async(*context, slot, staging, elements, count, 1, 0,
+                                                              1, kAdd, vd::BlockGroup{}));
+  out[1] = static_cast<int>(vd::symm_put_encoded_signal_async(*context, slot, staging, elements, count, 1, 0,
+                                                              1, kAdd, vd::WarpGroup{}));
+  vd::symm_decode(elements, slot, count, vd::BlockGroup{});
 }
 
 VERBENA_KERNEL use_norm(vd::RmsNorm<vd::Bfloat16> norm, const vd::Bfloat16* x) {

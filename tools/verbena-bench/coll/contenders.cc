@@ -43,6 +43,7 @@ void add_packets(std::vector<verbena_ops_choice>& choices, verbena_ops_algorithm
 const char* describe_algorithm(verbena_ops_algorithm algorithm) {
   switch (algorithm) {
     case VERBENA_OPS_AUTO:
+    case VERBENA_OPS_AUTO_BFLOAT16:
       return "auto";
     case VERBENA_OPS_ONE_SHOT:
       return "one-shot";
@@ -101,6 +102,11 @@ std::vector<std::string> list_operations() {
   std::vector<std::string> names;
   for (const Named& one : list_named()) names.push_back(one.name);
   return names;
+}
+
+std::string plain_name(const std::string& name) {
+  constexpr std::string_view kEncoded = "_lossless";
+  return name.ends_with(kEncoded) ? name.substr(0, name.size() - kEncoded.size()) : name;
 }
 
 Named find_operation(const std::string& name) {
@@ -174,27 +180,30 @@ void OurContender::enqueue(const Work& work, CUstream stream) {
   const void* const from = as_pointer(work.from);
   void* const to = as_pointer(work.to);
   const uint64_t bytes = work.count * get_element_bytes(work.type);
+  const bool is_hinted = choice_.algorithm == VERBENA_OPS_AUTO && work.type == VERBENA_OPS_BFLOAT16;
+  verbena_ops_choice choice = choice_;
+  if (is_hinted) choice.algorithm = VERBENA_OPS_AUTO_BFLOAT16;
   switch (work.operation) {
     case VERBENA_OPS_ALL_REDUCE:
       if (codec_ != VERBENA_OPS_AUTO)
         return check(library_.verbena_ops_all_reduce_quantised(ops_, from, to, work.count, work.type, codec_,
-                                                               0, &choice_, stream),
+                                                               0, &choice, stream),
                      "verbena_ops_all_reduce_quantised");
       return check(library_.verbena_ops_all_reduce(ops_, from, to, work.count, work.type, VERBENA_OPS_SUM,
-                                                   &choice_, stream),
+                                                   &choice, stream),
                    "verbena_ops_all_reduce");
     case VERBENA_OPS_ALL_GATHER:
-      return check(library_.verbena_ops_all_gather(ops_, from, to, 1, bytes, &choice_, stream),
+      return check(library_.verbena_ops_all_gather(ops_, from, to, 1, bytes, &choice, stream),
                    "verbena_ops_all_gather");
     case VERBENA_OPS_REDUCE_SCATTER:
       return check(library_.verbena_ops_reduce_scatter(ops_, from, to, 1, work.count, work.type,
-                                                       VERBENA_OPS_SUM, &choice_, stream),
+                                                       VERBENA_OPS_SUM, &choice, stream),
                    "verbena_ops_reduce_scatter");
     case VERBENA_OPS_BROADCAST:
-      return check(library_.verbena_ops_broadcast(ops_, from, to, bytes, work.root, &choice_, stream),
+      return check(library_.verbena_ops_broadcast(ops_, from, to, bytes, work.root, &choice, stream),
                    "verbena_ops_broadcast");
     case VERBENA_OPS_ALL_TO_ALL:
-      return check(library_.verbena_ops_all_to_all(ops_, from, to, bytes, 1, 1, &choice_, stream),
+      return check(library_.verbena_ops_all_to_all(ops_, from, to, bytes, 1, 1, &choice, stream),
                    "verbena_ops_all_to_all");
   }
 }

@@ -31,6 +31,9 @@ struct Named {
   bool is_lossless = false;  // by VERBENA_OPS_LOSSLESS
 };
 std::vector<std::string> list_operations();
+// Returns the name of the operation without encoding: "all_reduce" for "all_reduce_lossless", and any other
+// name as it is.
+std::string plain_name(const std::string& name);
 // Throws UsageError.
 Named find_operation(const std::string& name);
 

@@ -86,6 +86,19 @@ void write_calibration(const std::string& path, const std::vector<tuner::OpsMeas
     throw ToolError(path + ": " + problem);
 }
 
+// Between hosts, the library compares algorithms by their times for bfloat16. Throws UsageError.
+void check_comparison(const CollPlan& plan) {
+  const auto has = [](const std::vector<std::string>& all, const std::string& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
+  };
+  if (!has(plan.types, "bf16"))
+    throw UsageError("--calibrate with --hosts needs measurements of bfloat16: add bf16 to --type");
+  for (const std::string& operation : plan.operations)
+    if (!has(plan.operations, plain_name(operation)))
+      throw UsageError("--calibrate with " + operation + " needs " + plain_name(operation) +
+                       " to compare it with: add it to --operation");
+}
+
 // Throws UsageError.
 void choose_ranks(CollOptions& options, int gpus) {
   CollPlan& plan = options.rank_plan;
@@ -98,6 +111,7 @@ void choose_ranks(CollOptions& options, int gpus) {
   if (plan.count_ranks % plan.hosts != 0)
     throw UsageError("--hosts " + std::to_string(plan.hosts) + ": " + std::to_string(plan.count_ranks) +
                      " ranks cannot be divided evenly among them");
+  if (!options.calibrate.empty() && plan.hosts > 1) check_comparison(plan);
 }
 
 int run_parent(CollOptions options, int argc, const char* const* argv) {
@@ -111,7 +125,8 @@ int run_parent(CollOptions options, int argc, const char* const* argv) {
   for (const std::string& contender : options.against)
     if (contender != kNccl) measure_torch(options, contender, figures);
   const Report report(figures, options.rank_plan.chain);
-  if (!options.calibrate.empty()) write_calibration(options.calibrate, report.list_measurements());
+  if (!options.calibrate.empty())
+    write_calibration(options.calibrate, report.list_measurements(options.rank_plan.hosts));
   const std::string table = report.format_table();
   if (!table.empty()) bench::print(options.output, "\n" + table);
   result.setup = {{"ranks", std::to_string(ranks) + " on " + std::to_string(gpus) + " GPUs"},

@@ -82,9 +82,11 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "with --grouping ragged: each group begins at a multiple of this number of rows")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--calibrate", options.calibrate,
-                 "write the measurements to this tuning file; the library uses the file to choose algorithms "
-                 "if VERBENA_TUNING_FILE is set to its path")
+  app.add_option(
+         "--calibrate", options.calibrate,
+         "write the measurements to this tuning file; the library uses the file to choose algorithms if "
+         "VERBENA_TUNING_FILE is set to its path. With --hosts, the tool writes the measurements of bf16, "
+         "for teams on this number of hosts")
       ->type_name("FILE");
   app.add_option("--delay", plan.delay_us,
                  "test --pdl: each kernel pauses for this number of microseconds before it waits for the "

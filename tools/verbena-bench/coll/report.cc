@@ -6,6 +6,7 @@
 
 #include "common/size.h"
 #include "common/table.h"
+#include "verbena-bench/coll/contenders.h"
 
 namespace verbena::tools::coll {
 namespace {
@@ -153,22 +154,24 @@ std::string Report::format_regret(const std::vector<Row>& rows) {
          "\n";
 }
 
-std::vector<tuner::OpsMeasurement> Report::list_measurements() const {
+std::vector<tuner::OpsMeasurement> Report::list_measurements(unsigned hosts) const {
   std::vector<tuner::OpsMeasurement> measurements;
   // Keeps, for each algorithm, number of threads and size, the best number of blocks.
   for (const Row& row : list_rows()) {
+    if (hosts > 1 && row.type != "bf16") continue;
     for (const Way& way : row.ways) {
       const std::vector<std::string> parts = split(way.key, '/', 8);
       unsigned blocks = 0, threads = 0, chunk_kib = 0;
       if (parts.size() < 6 || parts[3] != "verbena" ||
-          std::sscanf(parts[5].c_str(), "%ux%u", &blocks, &threads) != 2 || way.us <= 0)
+          std::sscanf(parts[5].c_str(), "%ux%u", &blocks, &threads) != 2 || blocks == 0 || way.us <= 0)
         continue;
       if (parts.size() > 6) std::sscanf(parts[6].c_str(), "%uK", &chunk_kib);
       tuner::OpsMeasurement measured;
-      measured.operation = row.operation;
+      measured.operation = plain_name(row.operation);
       measured.algorithm = parts[4];
       measured.gpu = figures_.gpu();
       measured.ranks = figures_.ranks();
+      measured.hosts = hosts;
       measured.threads = threads;
       measured.chunk_bytes = chunk_kib << 10;
       auto found = std::find_if(measurements.begin(), measurements.end(),

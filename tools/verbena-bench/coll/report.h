@@ -21,8 +21,10 @@ class Report {
   std::string format_table() const;
   // A table of all algorithms, for choosing among them.
   std::vector<ResultTable> list_tables() const;
-  // Verbena's measurements, for a tuning file.
-  std::vector<tuner::OpsMeasurement> list_measurements() const;
+  // Verbena's measurements, for a tuning file. If the ranks were on several hosts, only those of bfloat16:
+  // algorithms of different types send different numbers of bits per element. An operation encoded without
+  // loss is an algorithm of the plain operation, which the library then compares with the others.
+  std::vector<tuner::OpsMeasurement> list_measurements(unsigned hosts) const;
 
  private:
   struct Way {

@@ -1,0 +1,87 @@
+// Puts of bfloat16 elements that are encoded without loss on the way (codec_lossless.cuh): a NIC carries
+// about 12 bits per element, and the receiver decodes the same bits. All threads of a group of whole warps (a
+// warp, a block, warps of a block, a grid) make the same call.
+//
+//   sender      symm_put_encoded_signal_async(context, slot, staging, source, elements, peer, signal, 1, ...)
+//   receiver    symm_signal_wait_until(context, signal, ...);
+//               symm_decode(destination, slot, elements, group);
+//
+// The data goes into a slot, because no kernel of the receiver runs when it arrives. The receiver decodes it
+// from there when it has seen the signal. It pays where the wire is slower than encoding and decoding
+// together: with a ratio of 1.33, if the rate of both in a row is more than four times the wire's
+// (docs/limits.md). Where loads and stores reach the peer it never pays.
+#ifndef VERBENA_DEVICE_COLLECTIVES_ENCODED_PUT_CUH
+#define VERBENA_DEVICE_COLLECTIVES_ENCODED_PUT_CUH
+
+#include "verbena/device/collectives/codec_lossless.cuh"
+#include "verbena/device/symm_put.cuh"
+
+namespace verbena::device {
+
+inline constexpr uint32_t kSymmMaxEncodedElements = 1u << 30;
+
+// Returns the bytes that a slot and a staging buffer need for a number of elements.
+VERBENA_HOST_DEVICE constexpr uint64_t symm_encoded_bytes(uint32_t elements) {
+  return LosslessTiles<sizeof(Bfloat16)>::max_bytes(elements);
+}
+
+// Encodes elements into `staging`, puts the message into the peer's slot, then signals the peer. Once the
+// peer has waited for the signal, it may call symm_decode().
+// @param slot      address in a window of this rank, aligned to 16 bytes, with symm_encoded_bytes(elements)
+//                  bytes; the peer's memory at the same offset is written, and must not be used any more
+// @param staging   as much memory of this rank with the same alignment; must lie in a window if loads and
+//                  stores do not reach the peer. It may be reused when a put's source may: after symm_flush()
+// @param source    `elements` elements in any memory of this GPU, with any alignment; may be reused when the
+//                  call has returned on all threads of the group
+// @param elements  at most kSymmMaxEncodedElements, the same at the receiver
+// @return kInvalid if `peer`, `signal` or an address is invalid; then nothing is sent
+template <typename Context, typename Group>
+VERBENA_DEVICE SymmStatus symm_put_encoded_signal_async(
+    const Context& context, void* slot, void* staging, const void* source, uint32_t elements, int32_t peer,
+    uint32_t signal, uint64_t value, SymmSignalOperation operation = SymmSignalOperation::kAdd,
+    const Group& group = {}, SymmQueue queue = {}) {
+  const uint64_t room = symm_encoded_bytes(elements);
+  const uint64_t bits = reinterpret_cast<uint64_t>(slot) | reinterpret_cast<uint64_t>(staging);
+  void *at_peer = slot, *here = staging;
+  const bool is_right =
+      elements <= kSymmMaxEncodedElements && bits % kVectorBytes == 0 &&
+      detail::is_signal(context, signal, peer, operation) &&
+      detail::is_at_peer(context, &at_peer, room, peer) &&
+      (detail::get_delta(context, peer) != kSymmOutOfReach || detail::find_symmetric(context, &here, room));
+  if (!is_right) return SymmStatus::kInvalid;
+  const LosslessTiles<sizeof(Bfloat16)> message(static_cast<char*>(staging), elements);
+  message.begin(group);
+  group.sync();
+  for (uint32_t tile = group.rank() / kWarpLanes; tile < message.tiles(); tile += group.size() / kWarpLanes) {
+    TileWords words;
+    load_tile_words<sizeof(Bfloat16)>(static_cast<const char*>(source), tile,
+                                      elements * static_cast<uint32_t>(sizeof(Bfloat16)), words);
+    message.store(tile, words);
+  }
+  group.sync();
+  const uint64_t length = elements == 0 ? 0 : message.length_bytes();
+  return symm_put_signal_async(context, slot, staging, length, peer, signal, value, operation, group, queue);
+}
+
+// Decodes a message that has arrived in this rank's slot. When the call returns, all threads of the group see
+// the elements, and the slot may be used again. The bytes of the message are not trusted: any bytes decode to
+// some elements.
+// @param destination  receives `elements` elements; any memory of this GPU, with any alignment
+// @param slot         the slot of the put, in this rank's memory
+// @param elements     the same as at the sender
+template <typename Group>
+VERBENA_DEVICE void symm_decode(void* destination, const void* slot, uint32_t elements,
+                                const Group& group = {}) {
+  const LosslessTiles<sizeof(Bfloat16), const char> message(static_cast<const char*>(slot), elements);
+  for (uint32_t tile = group.rank() / kWarpLanes; tile < message.tiles(); tile += group.size() / kWarpLanes) {
+    TileWords words;
+    message.load(tile, words);
+    store_tile_words<sizeof(Bfloat16)>(static_cast<char*>(destination), tile,
+                                       elements * static_cast<uint32_t>(sizeof(Bfloat16)), words);
+  }
+  group.sync();
+}
+
+}  // namespace verbena::device
+
+#endif

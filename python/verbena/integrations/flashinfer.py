@@ -1,9 +1,9 @@
-"""A communication backend "verbena" for FlashInfer's mixture-of-experts layers (flashinfer.moe_ep, since FlashInfer 0.7), on one host:
+"""A communication backend "verbena" for FlashInfer's mixture-of-experts layers (flashinfer.moe_ep, since FlashInfer 0.7):
 
     verbena.integrations.flashinfer.register()
     flashinfer.moe_ep.SplitConfig(comm="verbena", ...)
 
-Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
+Ranks are on one host, or evenly distributed over several. Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
 import functools
 import importlib
 from typing import Any
@@ -27,7 +27,8 @@ def _make_class() -> Any:
 
     @comm.register_communication(NAME)
     class VerbenaCommunication(comm.MoEEpCommunication):  # type: ignore[misc]
-        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating it is collective over the group. Calls allocate only their
+        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating it is collective over the group, and raises
+        VerbenaError if no exchange can connect the ranks. Calls allocate only their
         results and do not synchronise with the GPU."""
 
         def __init__(self, bootstrap: Any, params: Any, config: Any = None) -> None:
@@ -42,7 +43,7 @@ def _make_class() -> Any:
                                  f"{self.ep_size} in the bootstrap configuration")
             self._exchanges = [exchanges.get(experts=params.num_experts, max_tokens=tokens, top_k=params.top_k, hidden=params.hidden_size,
                                              max_scale_bytes=4 * -(-params.hidden_size // 64))[0]
-                               for tokens in list_sizes(params.max_tokens_per_rank)]
+                               for tokens in list_sizes(params.max_tokens_per_rank, exchanges.size)]
             self._sent: tuple[ExpertExchange, Dispatched] | None = None
 
         @classmethod

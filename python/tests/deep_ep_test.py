@@ -188,7 +188,7 @@ def test_what_hosts_refuse(rank):
 
 @on_ranks(3)
 def test_hosts_with_other_numbers_of_ranks(rank):
-    os.environ.update(VERBENA_HOSTID=f"host-{rank // 2}", VERBENA_IBVERBS_LIB="softverbs")
+    place_on_host(rank, 3, 2)
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         for kind in (deep_ep.Buffer, deep_ep.ElasticBuffer):
@@ -485,15 +485,16 @@ def test_elastic_buffer(rank, size, hosts):
             buffer.destroy()
 
 
-@pytest.mark.parametrize("folder, file, arguments", [
-    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
-    ("DEEP_EP_V1_FOLDER", "tests/test_intranode.py", "--num-tokens 24 --hidden 256 --num-topk 4 --num-experts 16"),
-    ("DEEP_EP_FOLDER", "tests/elastic/test_ep.py", "--num-tokens 12 --hidden 256 --num-topk 4 --num-experts 16 --test-first-only")])
-def test_the_tests_of_deep_ep(folder, file, arguments):
+@pytest.mark.parametrize("folder, file, ranks, hosts, arguments", [
+    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", 2, 1, "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
+    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", 4, 2, "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
+    ("DEEP_EP_V1_FOLDER", "tests/test_intranode.py", 2, 1, "--num-tokens 24 --hidden 256 --num-topk 4 --num-experts 16"),
+    ("DEEP_EP_FOLDER", "tests/elastic/test_ep.py", 2, 1, "--num-tokens 12 --hidden 256 --num-topk 4 --num-experts 16 --test-first-only")])
+def test_the_tests_of_deep_ep(folder, file, ranks, hosts, arguments):
     if folder not in os.environ:
         pytest.skip(f"{folder} is not set: {file} of DeepEP is not here")
     from deep_ep_suite import run_suite
-    run_suite(os.environ[folder], file, 2, arguments.split())
+    run_suite(os.environ[folder], file, ranks, arguments.split(), hosts)
 
 
 def test_the_name_is_on_no_path_by_default():

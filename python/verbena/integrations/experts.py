@@ -6,6 +6,7 @@ from typing import Any
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
 from verbena.integrations.engine import set_time_limit, switch_on_if_asked
+from verbena.integrations.hosts import find_hosts
 from verbena.moe import ExpertExchange
 
 SWITCH = "USE_VERBENA_MOE"
@@ -23,13 +24,19 @@ class Exchanges:
     """The exchanges of a process group. Creates one set of exchanges for each shape. Creating a set is collective over the group."""
 
     def __init__(self, group: Any) -> None:
-        """Creates an empty cache. `group` is a process group over gloo, whose all-gather goes through the host."""
+        """Creates an empty cache. `group` is a process group over gloo, whose all-gather goes through the host. Raises VerbenaError on all
+        ranks if no exchange can connect them."""
         set_time_limit()
         ranks = ProcessGroupCommunicator(group)
         self.rank, self.size = ranks.rank, ranks.size
         if self.size < 2:
             raise RuntimeError("all experts are on one rank, so no exchange is needed")
         self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
+        try:
+            self.num_hosts = len(set(find_hosts(self._context)))
+        except BaseException:
+            self._context.close()
+            raise
         self._made: dict[Any, list[ExpertExchange]] = {}
 
     def get(self, count: int = 1, **options: Any) -> list[ExpertExchange]:

@@ -27,8 +27,7 @@ def _make_class() -> Any:
 
     @comm.register_communication(NAME)
     class VerbenaCommunication(comm.MoEEpCommunication):  # type: ignore[misc]
-        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating it is collective over the group, and raises
-        VerbenaError if no exchange can connect the ranks. Calls allocate only their
+        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating it is collective over the group. Calls allocate only their
         results and do not synchronise with the GPU."""
 
         def __init__(self, bootstrap: Any, params: Any, config: Any = None) -> None:

@@ -76,7 +76,7 @@ def _run(rank, size, hosts, folder):
             sent = [(one, number) for one in range(size) for number, row in enumerate(case.ids.chunk(size)[one].tolist())
                     if any(expert // share == rank for expert in row)]
             assert int(is_ours.any(1).sum()) == len(sent), "each token at most once"
-            with pytest.raises(RuntimeError, match="call combine\(\) before"):
+            with pytest.raises(RuntimeError, match=r"call combine\(\) before"):
                 layer.dispatch(rows, ids, weights)
             wide = came.hidden_states.float() if scales is None else case.widen(came.hidden_states, came.hidden_states_scale)
             added = case.add_experts(wide, came.topk_ids, came.topk_weights, range(rank * share, rank * share + share)).to(torch.bfloat16)

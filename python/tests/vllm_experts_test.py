@@ -293,6 +293,16 @@ def test_a_layer_of_experts(form, size, hosts, tmp_path):
         case.check(parts, {"plain": None, "token": "per_Token", "block": "per_128x128"}[form.split("_")[1]])
 
 
+def _find_no_exchanges(rank, folder):
+    group, common = begin_rank(rank, 3, 2, folder, ())
+    with pytest.warns(UserWarning, match="the engine keeps its own dispatch and combine of experts: .*of the same number of ranks on each host"):
+        assert common.find_exchanges(group) is None
+
+
+def test_hosts_with_other_numbers_of_ranks(tmp_path):
+    run_ranks(3, _find_no_exchanges, tmp_path)
+
+
 def _run_mori(rank, size, hosts):
     """vLLM's own steps for MORI, with our op."""
     place_on_host(rank, size, hosts)

@@ -98,6 +98,7 @@ def test_low_latency_calls(rank, size, hosts):
     deep_ep = _find_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         buffer = deep_ep.Buffer(context, 0, deep_ep.Buffer.get_low_latency_rdma_size_hint(MAX_TOKENS, HIDDEN, size, EXPERTS), low_latency_mode=True)
+        assert context.lsa.size == size // hosts
         assert (buffer.rank, buffer.group_size) == (rank, size) and buffer.num_rdma_bytes > 0 and deep_ep.topk_idx_t == torch.int64
         forms = [{"use_fp8": False}]
         if hasattr(torch, "float8_e4m3fn"):
@@ -301,7 +302,7 @@ def _check_high_throughput(buffer, rank, size, hosts, seed, routing, form):
         assert torch.equal(in_rank, is_in_rank) and torch.equal(in_hosts.flatten(), per_rdma_rank)
         assert sent_counts.flatten().tolist() == per_rank.tolist() and handle[-4].dtype == torch.int32
         assert handle[-4].tolist() == ends[rank::size] and handle[5].flatten().tolist() == [0, *ends[rank::size]][:size]
-        with pytest.raises(NotImplementedError, match="element 7 of the handle"):
+        with pytest.raises(NotImplementedError, match="element 7 of the handle is a place"):
             handle[-3]
     # Other rows by the same handle.
     again, *nothing, event = buffer.dispatch(_cast(-rows) if form["fp8"] else -rows, handle=handle)
@@ -338,6 +339,7 @@ def test_high_throughput_calls(rank, size, hosts):
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         config = deep_ep.Config(24, 8, 256)
+        assert [config.get_rdma_buffer_size_hint(2 * HIDDEN, ranks) > 0 for ranks in (4, 8, 16, 32)] == [False, False, True, True]
         buffer = deep_ep.Buffer(context, config.get_nvl_buffer_size_hint(2 * HIDDEN, size), explicitly_destroy=True)
         forms = [{"fp8": fp8, "top_k": top_k, "alignment": 4 if top_k else 1} for fp8 in (False, True) for top_k in (False, True)]
         for seed, form in enumerate(forms):

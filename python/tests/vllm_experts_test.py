@@ -316,6 +316,7 @@ def _run_mori(rank, size, hosts):
     sys.modules["mori"] = mori
     with _vllm(), verbena.SymmetricContext.from_environment() as context:
         theirs, kernel, reduce = (importlib.import_module(name) for name in (MORI, KERNEL, REDUCE))
+        assert context.lsa.size == size // hosts
         kind = "IntraNode" if hosts == 1 else "InterNodeV1"  # as vLLM's manager chooses them
         op = mori.ops.EpDispatchCombineOp(mori.ops.EpDispatchCombineConfig(
             rank=rank, world_size=size, data_type=torch.bfloat16, hidden_dim=case.hidden, scale_dim=0, scale_type_size=0, max_token_type_size=2,

@@ -43,7 +43,7 @@ class Config:
         return RankRows.workspace_bytes(num_ranks, ExpertExchange.find_max_tokens(num_ranks), hidden_bytes // 2)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns the additional bytes if 8 ranks are on each host; 0 for up to 8 ranks."""
+        """Returns the additional bytes if 8 ranks are on each host; 0 unless `num_ranks` is a multiple of 8 above 8."""
         hosts = _guess_hosts(num_ranks)
         if hosts == 1:
             return 0
@@ -76,11 +76,12 @@ class RankHandle(Sequence[Any]):
         if len(self) == 6:
             return (self.find_prefixes, self.find_sent_counts, self.find_channel_begins, lambda: self.sent.tokens,
                     lambda: self.is_token_in_rank, self.find_numbers)[place]()
-        found = {0: lambda: self.is_token_in_rank, 1: lambda: _count_for_hosts(self.is_token_in_rank, self.hosts).unsqueeze(1),
-                 2: self.find_sent_counts, 5: lambda: (self.find_ends() - self.matrix[:, self.rank]).unsqueeze(1), 6: self.find_ends}.get(place)
-        if found is None:
-            raise NotImplementedError(f"element {place} of the handle: Verbena does not have DeepEP's buffers")
-        return found()
+        internode: dict[int, Callable[[], Any]] = {
+            0: lambda: self.is_token_in_rank, 1: lambda: _count_for_hosts(self.is_token_in_rank, self.hosts).unsqueeze(1),
+            2: self.find_sent_counts, 5: lambda: (self.find_ends() - self.matrix[:, self.rank]).unsqueeze(1), 6: self.find_ends}
+        if place not in internode:
+            raise NotImplementedError(f"element {place} of the handle is a place in DeepEP's buffers, which Verbena does not have")
+        return internode[place]()
 
     def find_ends(self) -> Any:
         return self.matrix[:, self.rank].cumsum(0).int()
@@ -192,7 +193,7 @@ class Buffer:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int,
                                        num_topk: int = 8) -> int:
-        """Returns the bytes of GPU memory that low-latency calls allocate on each rank. More than 8 ranks count as hosts with 8 each."""
+        """Returns the bytes of GPU memory that low-latency calls allocate on each rank. A multiple of 8 ranks counts as hosts with 8 each."""
         options = _options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk, hosts := _guess_hosts(num_ranks))
         return 2 * ExpertExchange.workspace_bytes(num_ranks, hosts=hosts, **options)
 
@@ -426,7 +427,7 @@ def _options(max_tokens: int, hidden: int, experts: int, top_k: int, hosts: int)
 
 
 def _guess_hosts(num_ranks: int) -> int:
-    return max(1, num_ranks // _GPUS_OF_HOST)
+    return num_ranks // _GPUS_OF_HOST if num_ranks % _GPUS_OF_HOST == 0 else 1
 
 
 def _count_for_hosts(is_token_in_rank: Any, hosts: Sequence[int]) -> Any:

@@ -1,7 +1,9 @@
 """Runs a test file of DeepEP's own, as it is, on verbena.integrations.deep_ep and emulated GPUs; by hand and by deep_ep_test.py.
 
-usage: deep_ep_suite.py FOLDER FILE RANKS [the file's arguments]
+usage: deep_ep_suite.py FOLDER FILE RANKS[/HOSTS] [the file's arguments]
        such as: deep_ep_suite.py ~/DeepEP tests/test_intranode.py 2 --num-tokens 64 --hidden 512 --num-topk 4 --num-experts 16
+       deep_ep_suite.py ~/DeepEP-1.2.1 tests/test_internode.py 16/2 --num-tokens 16 --hidden 256 --num-topk 4 --num-experts 32
+RANKS are ranks of all hosts together. test_internode.py wants 8 on each host.
 FOLDER is a checkout of DeepEP: v1.2.1 for its `Buffer`, main for its `ElasticBuffer`. The environment is that of ctest's python.ops.
 
 Tensors of CUDA become tensors of the host, NCCL becomes Gloo, and a launch returns when its kernel has run. There is nothing to time:
@@ -18,7 +20,7 @@ import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
 import driver
-from ranks import reserve_port, run_ranks
+from ranks import place_on_host, reserve_port, run_ranks
 
 GEMM = (8192, 8192)  # what DeepEP's tests multiply to pass the time
 
@@ -54,7 +56,7 @@ def _as_bytes(tensor):
     return tensor.view(torch.uint8) if tensor.element_size() < 4 else tensor
 
 
-def _put_in_place(rank, port):
+def _put_in_place(rank, ranks, hosts, port):
     torch.cuda.set_device = lambda *_: None
     torch.cuda.synchronize = lambda *_: driver.call("cuStreamSynchronize", None)
     torch.cuda.get_device_name = lambda *_: "emulated"
@@ -71,9 +73,9 @@ def _put_in_place(rank, port):
     dist.all_gather_into_tensor = lambda out, given, **named: gather(out.flatten(), given.flatten(), **named)
     dist.all_to_all_single = lambda out, given, *lengths: exchange(_as_bytes(out), _as_bytes(given), *lengths)
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
-    for name in ("RANK", "WORLD_SIZE"):  # to DeepEP: of hosts
-        os.environ.pop(name, None)
-    torch.multiprocessing.spawn = lambda body, args, nprocs: body(rank, *args)
+    share = ranks // hosts
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank // share), str(hosts)  # to DeepEP: of hosts
+    torch.multiprocessing.spawn = lambda body, args, nprocs: body(rank % share, *args)
 
 
 def _replace_timing(module):
@@ -87,15 +89,16 @@ def _replace_timing(module):
     module.bench, module.bench_kineto = call, call_kernels
 
 
-def run_file(rank, folder, file, port, arguments):
+def run_file(rank, folder, file, ranks, hosts, port, arguments):
     """What a rank does. Raises what DeepEP's file raises."""
+    place_on_host(rank, ranks, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()
     torch.set_num_threads(1)
     from verbena.integrations import deep_ep as ours, rank_rows
     rank_rows.share_multiprocessors = ours.share_multiprocessors = lambda: 1  # a thread of an emulated GPU is a thread
     sys.path[:0] = [str(ours.find_folder()), str(pathlib.Path(folder, file).parent)]
-    _put_in_place(rank, port)
+    _put_in_place(rank, ranks, hosts, port)
     with _OnHost():
         if "elastic" in file:
             _lend_utilities(folder)
@@ -117,10 +120,11 @@ def _lend_utilities(folder):
     torch.compile = lambda *function, **_: function[0] if function else lambda function: function
 
 
-def run_suite(folder, file, ranks, arguments):
+def run_suite(folder, file, ranks, arguments, hosts=1):
     with reserve_port() as holder:
-        run_ranks(ranks, run_file, folder, file, holder.getsockname()[1], ["--num-processes", str(ranks), *arguments])
+        run_ranks(ranks, run_file, folder, file, ranks, hosts, holder.getsockname()[1], ["--num-processes", str(ranks // hosts), *arguments])
 
 
 if __name__ == "__main__":
-    run_suite(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+    places = [int(one) for one in sys.argv[3].split("/")]
+    run_suite(sys.argv[1], sys.argv[2], places[0], sys.argv[4:], *places[1:])

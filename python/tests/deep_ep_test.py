@@ -1,6 +1,6 @@
 """verbena.integrations.deep_ep on emulated GPUs, imported as deep_ep: rows, counts, handles and sums of the low-latency calls, with and without
-FP8 and hooks, two batches in flight; of the high-throughput calls and of ElasticBuffer; and DeepEP's own tests, where DEEP_EP_FOLDER and
-DEEP_EP_V1_FOLDER are checkouts of DeepEP's main branch and of its v1.2.1."""
+FP8 and hooks, two batches in flight; of the high-throughput calls and of ElasticBuffer; each on one host and on several; and DeepEP's own
+tests, where DEEP_EP_FOLDER and DEEP_EP_V1_FOLDER are checkouts of DeepEP's main branch and of its v1.2.1."""
 import os
 import sys
 
@@ -8,12 +8,13 @@ import pytest
 
 import driver
 import verbena
-from ranks import on_ranks
+from ranks import on_ranks, place_on_host
 from verbena.integrations.deep_ep import find_folder
 
 torch = pytest.importorskip("torch")
 
 EXPERTS, MAX_TOKENS, TOP_K, HIDDEN = 8, 6, 3, 640
+on_hosts = pytest.mark.parametrize("size, hosts", [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)])
 
 
 def _draw(rank, seed):
@@ -90,14 +91,14 @@ def _run_experts(numbers, counts, rank, size):
     return out
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@on_hosts
 @on_ranks("size")
-def test_low_latency_calls(rank, size):
-    driver.use_gpu(rank)
-    sys.path.insert(0, str(find_folder()))
-    import deep_ep
+def test_low_latency_calls(rank, size, hosts):
+    place_on_host(rank, size, hosts)
+    deep_ep = _find_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         buffer = deep_ep.Buffer(context, 0, deep_ep.Buffer.get_low_latency_rdma_size_hint(MAX_TOKENS, HIDDEN, size, EXPERTS), low_latency_mode=True)
+        assert context.lsa.size == size // hosts
         assert (buffer.rank, buffer.group_size) == (rank, size) and buffer.num_rdma_bytes > 0 and deep_ep.topk_idx_t == torch.int64
         forms = [{"use_fp8": False}]
         if hasattr(torch, "float8_e4m3fn"):
@@ -131,20 +132,18 @@ def test_low_latency_calls(rank, size):
             hook()
             _synchronize()
             assert torch.equal(combined, _expect(rank, seed))
-        with pytest.raises(NotImplementedError, match="internode_dispatch.. is not implemented"):
-            buffer.internode_dispatch(rows)
         with pytest.raises(AttributeError):
             buffer.dispatches
         buffer.clean_low_latency_buffer(MAX_TOKENS, HIDDEN, EXPERTS)
         buffer.destroy()
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
 @on_ranks(2)
-def test_a_rank_is_left_out(rank):
+def test_a_rank_is_left_out(rank, hosts):
     """Rank 1 makes no calls until all ranks clean the mask."""
-    driver.use_gpu(rank)
-    sys.path.insert(0, str(find_folder()))
-    import deep_ep
+    place_on_host(rank, 2, hosts)
+    deep_ep = _find_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         buffer = deep_ep.Buffer(context, low_latency_mode=True, enable_shrink=True)
         status = torch.full((2,), 7, dtype=torch.int32)
@@ -172,15 +171,45 @@ def test_a_rank_is_left_out(rank):
         buffer.destroy()
 
 
-def _import_deep_ep(rank):
+@on_ranks(4)
+def test_what_hosts_refuse(rank):
+    """Each constructor names the remedy, and frees what it made: the next one works."""
+    place_on_host(rank, 4, 2)
+    deep_ep = _import_deep_ep(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(NotImplementedError, match="pass enable_shrink=False, or have one rank on each host"):
+            deep_ep.Buffer(context, low_latency_mode=True, enable_shrink=True)
+        with pytest.raises(NotImplementedError, match="2 hosts, and .*pass allow_multiple_reduction=True"):
+            deep_ep.ElasticBuffer(context, allow_multiple_reduction=False)
+        buffer = deep_ep.Buffer(context, low_latency_mode=True)
+        with pytest.raises(NotImplementedError, match="pass enable_shrink=False"):
+            buffer.low_latency_update_mask_buffer(1, True)
+        buffer.destroy()
+
+
+@on_ranks(3)
+def test_hosts_with_other_numbers_of_ranks(rank):
+    place_on_host(rank, 3, 2)
+    deep_ep = _import_deep_ep(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        for kind in (deep_ep.Buffer, deep_ep.ElasticBuffer):
+            with pytest.raises(verbena.VerbenaError, match="of the same number of ranks on each host"):
+                kind(context)
+
+
+def _find_deep_ep(rank):
     driver.use_gpu(rank)
-    driver.wait_for_launches()
-    torch.set_default_dtype(torch.bfloat16)  # as DeepEP's tests do: no sum may depend on it
     sys.path.insert(0, str(find_folder()))
     import deep_ep
-    from verbena.integrations import rank_rows
-    rank_rows.share_multiprocessors = lambda: 1
+    from verbena.integrations import deep_ep as ours, rank_rows
+    rank_rows.share_multiprocessors = ours.share_multiprocessors = lambda: 1
     return deep_ep
+
+
+def _import_deep_ep(rank):
+    driver.wait_for_launches()
+    torch.set_default_dtype(torch.bfloat16)  # as DeepEP's tests do: no sum may depend on it
+    return _find_deep_ep(rank)
 
 
 ROUTINGS = ["random", "one expert", "nobody"]
@@ -225,16 +254,19 @@ def _stack_ids(came):
     return torch.stack([ids for _, _, ids in came]) if came else torch.empty(0, TOP_K, dtype=torch.int64)
 
 
-def _check_high_throughput(buffer, rank, size, seed, routing, form):
+def _check_high_throughput(buffer, rank, size, hosts, seed, routing, form):
     rows, ids, weights = _route(rank, seed, routing)
     came = _expect_came(rank, size, seed, routing)
     per_rank, per_rdma_rank, per_expert, is_in_rank, event = buffer.get_dispatch_layout(ids, EXPERTS, async_finish=True)
     event.current_stream_wait()
     share = EXPERTS // size
     want_in_rank = torch.stack([((ids // share == one) & (ids >= 0)).any(1) for one in range(size)], 1)
-    assert torch.equal(is_in_rank, want_in_rank) and torch.equal(per_rank, want_in_rank.sum(0).int()) and per_rdma_rank is None
+    assert torch.equal(is_in_rank, want_in_rank) and torch.equal(per_rank, want_in_rank.sum(0).int())
+    want_in_host = want_in_rank.view(len(ids), hosts, size // hosts).any(2)
+    assert per_rdma_rank is None if hosts == 1 else torch.equal(per_rdma_rank, want_in_host.sum(0).int())
     assert per_expert.tolist() == [(ids == expert).sum().item() for expert in range(EXPERTS)]
-    layout = {"num_tokens_per_rank": per_rank, "is_token_in_rank": is_in_rank, "num_tokens_per_expert": per_expert}
+    layout = {"num_tokens_per_rank": per_rank, "num_tokens_per_rdma_rank": per_rdma_rank, "is_token_in_rank": is_in_rank,
+              "num_tokens_per_expert": per_expert}
     x = _cast(rows) if form["fp8"] else rows
     given = {"topk_idx": ids, "topk_weights": weights} if form["top_k"] else {}
     alignment = form["alignment"]
@@ -258,15 +290,28 @@ def _check_high_throughput(buffer, rank, size, seed, routing, form):
     else:
         assert got_ids is None and got_weights is None
     # The handle, as DeepEP's callers read it.
-    matrix, sent_counts, begins, sources, in_rank, numbers = handle
     ends = [sum(_expects_row(source, receiver, seed, routing, size) for source in range(last + 1)) for last in range(size) for receiver in range(size)]
-    assert matrix.dtype == torch.int32 and matrix.flatten().tolist() == ends
-    assert sources.tolist() == [token for _, token, _ in came] and torch.equal(in_rank, is_in_rank)
-    assert sent_counts.flatten().tolist() == per_rank.tolist() and begins.shape == (size, 1)
-    assert torch.equal(numbers >= 0, is_in_rank) and len(handle) == 6
+    if hosts == 1:
+        matrix, sent_counts, begins, sources, in_rank, numbers = handle
+        assert matrix.dtype == torch.int32 and matrix.flatten().tolist() == ends
+        assert sources.tolist() == [token for _, token, _ in came] and torch.equal(in_rank, is_in_rank)
+        assert sent_counts.flatten().tolist() == per_rank.tolist() and begins.shape == (size, 1)
+        assert torch.equal(numbers >= 0, is_in_rank) and len(handle) == 6
+    else:
+        in_rank, in_hosts, sent_counts = handle[:3]
+        assert torch.equal(in_rank, is_in_rank) and torch.equal(in_hosts.flatten(), per_rdma_rank)
+        assert sent_counts.flatten().tolist() == per_rank.tolist() and handle[-4].dtype == torch.int32
+        assert handle[-4].tolist() == ends[rank::size] and handle[5].flatten().tolist() == [0, *ends[rank::size]][:size]
+        with pytest.raises(NotImplementedError, match="element 7 of the handle is a place"):
+            handle[-3]
     # Other rows by the same handle.
     again, *nothing, event = buffer.dispatch(_cast(-rows) if form["fp8"] else -rows, handle=handle)
     assert torch.equal(_widen(again), -want.float()) and nothing == [None] * 4
+    # Under DeepEP's names for ranks of several hosts.
+    again, *nothing, event = buffer.internode_dispatch(x, **layout, config=buffer.get_dispatch_config(size))
+    assert torch.equal(_widen(again), want.float())
+    total, *nothing = buffer.internode_combine(want, nothing[-1], config=buffer.get_combine_config(size))
+    assert torch.equal(total, (rows.float() * is_in_rank.sum(1, keepdim=True)).to(torch.bfloat16))
     # Sums: rank r gives its rows times r + 1, and weights of its slots alone.
     factor = (is_in_rank * torch.arange(1, size + 1)).sum(1, keepdim=True).float()
     for biases in range(3):
@@ -287,17 +332,19 @@ def _expects_row(source, receiver, seed, routing, size):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [1, 2, 4])
+@on_hosts
 @on_ranks("size")
-def test_high_throughput_calls(rank, size):
+def test_high_throughput_calls(rank, size, hosts):
+    place_on_host(rank, size, hosts)
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         config = deep_ep.Config(24, 8, 256)
+        assert [config.get_rdma_buffer_size_hint(2 * HIDDEN, ranks) > 0 for ranks in (4, 8, 16, 32)] == [False, False, True, True]
         buffer = deep_ep.Buffer(context, config.get_nvl_buffer_size_hint(2 * HIDDEN, size), explicitly_destroy=True)
         forms = [{"fp8": fp8, "top_k": top_k, "alignment": 4 if top_k else 1} for fp8 in (False, True) for top_k in (False, True)]
         for seed, form in enumerate(forms):
             for routing in ROUTINGS if seed == 1 else ROUTINGS[:1]:
-                _check_high_throughput(buffer, rank, size, seed, routing, form)
+                _check_high_throughput(buffer, rank, size, hosts, seed, routing, form)
         rows, ids, weights = _draw(rank, 1)
         per_rank, _, per_expert, in_rank, event = buffer.get_dispatch_layout(ids, EXPERTS)
         with pytest.raises(ValueError, match="no event"):
@@ -323,7 +370,7 @@ def test_high_throughput_calls(rank, size):
         buffer.destroy()
 
 
-def _check_elastic(buffer, rank, size, seed, routing, form):
+def _check_elastic(buffer, rank, size, hosts, seed, routing, form):
     rows, ids, weights = _route(rank, seed, routing)
     came, share = _expect_came(rank, size, seed, routing), EXPERTS // size
     want, want_ids = _pick(came, seed, routing, 0), _stack_ids(came)
@@ -387,7 +434,9 @@ def _check_elastic(buffer, rank, size, seed, routing, form):
         rank_of = torch.where(ids[token] >= 0, ids[token] // share, -1)
         last = [max([slot for slot in range(TOP_K) if rank_of[slot] == one], default=-1) for one in range(size)]
         sums = torch.zeros(HIDDEN, dtype=torch.float32) + (0 if bias is None else bias[token].float())
-        if form["expand"] and not buffer.allow_multiple_reduction:
+        if hosts > 1:
+            sums += _add_hosts([_add_slots(rows[token], rank_of == one, factors).float() for one in range(size)], rank, hosts)
+        elif form["expand"] and not buffer.allow_multiple_reduction:
             for slot in (ids[token] >= 0).nonzero().flatten().tolist():
                 sums += (rows[token].float() * factors[slot]).to(torch.bfloat16).float()
         else:
@@ -395,6 +444,14 @@ def _check_elastic(buffer, rank, size, seed, routing, form):
                 sums += _add_slots(rows[token], rank_of == one, factors).float()
         assert torch.equal(total[token], sums.to(torch.bfloat16)), token
     assert torch.equal(total_weights, weights.masked_fill(ids < 0, 0))
+
+
+def _add_hosts(parts, rank, hosts):
+    """The ranks' parts of a row: rounded once for each other host, and once at the end."""
+    share = len(parts) // hosts
+    sums = [sum(parts[host * share:host * share + share]) for host in range(hosts)]
+    others = [one.to(torch.bfloat16).float() for host, one in enumerate(sums) if host != rank // share]
+    return sum(others, sums[rank // share]).to(torch.bfloat16).float()
 
 
 def _add_slots(row, mask, factors):
@@ -405,21 +462,23 @@ def _add_slots(row, mask, factors):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [1, 2, 4])
+@on_hosts
 @on_ranks("size")
-def test_elastic_buffer(rank, size):
+def test_elastic_buffer(rank, size, hosts):
+    place_on_host(rank, size, hosts)
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         forms = [{"fp8": seed % 2 == 1, "expand": expand, "sync": sync, "bias": seed in (0, 2)}
                  for seed, (expand, sync) in enumerate([(False, True), (True, True), (True, False), (False, False), (True, True)])]
-        for adds_twice in (True, False):
+        for adds_twice in (True, False) if hosts == 1 else (True,):
             buffer = deep_ep.ElasticBuffer(context, num_max_tokens_per_rank=MAX_TOKENS, hidden=HIDDEN, allow_multiple_reduction=adds_twice,
                                            explicitly_destroy=True)
-            assert buffer.get_logical_domain_size() == (1, size) and (buffer.rank_idx, buffer.num_ranks) == (rank, size)
+            assert buffer.get_logical_domain_size() == (1, size) and buffer.get_physical_domain_size() == (hosts, size // hosts)
+            assert (buffer.rank_idx, buffer.num_ranks) == (rank, size)
             assert buffer.num_bytes == deep_ep.ElasticBuffer.get_buffer_size_hint(context, MAX_TOKENS, HIDDEN)
             for seed, form in enumerate(forms if adds_twice else forms[1:3]):
                 for routing in ROUTINGS if seed == 1 and adds_twice else ROUTINGS[:1]:
-                    _check_elastic(buffer, rank, size, seed, routing, form)
+                    _check_elastic(buffer, rank, size, hosts, seed, routing, form)
             buffer.barrier()
             with pytest.raises(NotImplementedError, match="engram_write"):
                 buffer.engram_write(None)
@@ -428,15 +487,16 @@ def test_elastic_buffer(rank, size):
             buffer.destroy()
 
 
-@pytest.mark.parametrize("folder, file, arguments", [
-    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
-    ("DEEP_EP_V1_FOLDER", "tests/test_intranode.py", "--num-tokens 24 --hidden 256 --num-topk 4 --num-experts 16"),
-    ("DEEP_EP_FOLDER", "tests/elastic/test_ep.py", "--num-tokens 12 --hidden 256 --num-topk 4 --num-experts 16 --test-first-only")])
-def test_the_tests_of_deep_ep(folder, file, arguments):
+@pytest.mark.parametrize("folder, file, ranks, hosts, arguments", [
+    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", 2, 1, "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
+    ("DEEP_EP_V1_FOLDER", "tests/test_low_latency.py", 4, 2, "--num-tokens 8 --hidden 1024 --num-topk 4 --num-experts 8"),
+    ("DEEP_EP_V1_FOLDER", "tests/test_intranode.py", 2, 1, "--num-tokens 24 --hidden 256 --num-topk 4 --num-experts 16"),
+    ("DEEP_EP_FOLDER", "tests/elastic/test_ep.py", 2, 1, "--num-tokens 12 --hidden 256 --num-topk 4 --num-experts 16 --test-first-only")])
+def test_the_tests_of_deep_ep(folder, file, ranks, hosts, arguments):
     if folder not in os.environ:
         pytest.skip(f"{folder} is not set: {file} of DeepEP is not here")
     from deep_ep_suite import run_suite
-    run_suite(os.environ[folder], file, 2, arguments.split())
+    run_suite(os.environ[folder], file, ranks, arguments.split(), hosts)
 
 
 def test_the_name_is_on_no_path_by_default():

@@ -1,5 +1,5 @@
 """verbena.integrations.flashinfer with FlashInfer's own registry and base class: registration, signatures, and a layer of experts on emulated
-GPUs, with and without scales, against a dense layer."""
+GPUs of one host and of several, with and without scales, against a dense layer."""
 import contextlib
 import importlib
 import inspect
@@ -51,8 +51,8 @@ def test_a_flashinfer_without_the_registry(monkeypatch):
         flashinfer.register()
 
 
-def _run(rank, size, folder):
-    _, common = begin_rank(rank, size, folder, (13,))
+def _run(rank, size, hosts, folder):
+    _, common = begin_rank(rank, size, hosts, folder, (13,))
     case = DenseCase(*CASE)
     share = case.experts // size
     tokens, ids, weights = case.share(rank, size)
@@ -64,6 +64,7 @@ def _run(rank, size, folder):
         params = comm.MoEEpCommParams(num_experts=case.experts, top_k=case.top_k, max_tokens_per_rank=16, hidden_size=case.hidden,
                                       invalid_expert_id=case.experts + 3)
         layer = comm.create_communication(bootstrap, params, "verbena")
+        assert common.find_exchanges(torch.distributed.group.WORLD).num_hosts == hosts
         assert layer.is_workload_feasible(16) and not layer.is_workload_feasible(17)
         for quant_type, most, place in ((None, None, 16), ("per_128x128", 12, 13), (None, 14, 16)):
             rows, scales = (tokens, None) if quant_type is None else case.quantise(tokens, quant_type)
@@ -75,7 +76,7 @@ def _run(rank, size, folder):
             sent = [(one, number) for one in range(size) for number, row in enumerate(case.ids.chunk(size)[one].tolist())
                     if any(expert // share == rank for expert in row)]
             assert int(is_ours.any(1).sum()) == len(sent), "each token at most once"
-            with pytest.raises(RuntimeError, match="call combine\(\) before"):
+            with pytest.raises(RuntimeError, match=r"call combine\(\) before"):
                 layer.dispatch(rows, ids, weights)
             wide = came.hidden_states.float() if scales is None else case.widen(came.hidden_states, came.hidden_states_scale)
             added = case.add_experts(wide, came.topk_ids, came.topk_weights, range(rank * share, rank * share + share)).to(torch.bfloat16)
@@ -95,11 +96,11 @@ def _run(rank, size, folder):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_layer_of_experts(size, tmp_path):
+@pytest.mark.parametrize("size, hosts", [(2, 1), (4, 1), (2, 2), (4, 2)])
+def test_a_layer_of_experts(size, hosts, tmp_path):
     with _flashinfer():
         pass
     case = DenseCase(*CASE)
-    parts = run_ranks(size, _run, size, tmp_path)
+    parts = run_ranks(size, _run, size, hosts, tmp_path)
     for quant_type, outputs in zip((None, "per_128x128", None), zip(*parts)):
         case.check(outputs, quant_type)

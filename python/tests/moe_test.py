@@ -9,6 +9,7 @@ import driver
 import verbena
 import verbena.moe
 from ranks import on_ranks, run_ranks
+from verbena.integrations.hosts import find_hosts
 
 torch = pytest.importorskip("torch")
 
@@ -166,6 +167,17 @@ def test_wrong_tensors(rank):
         assert same.rows.data_ptr() == cast.rows.data_ptr()
 
 
+def test_the_most_tokens_of_an_exchange():
+    """More are refused by the library."""
+    exchange = verbena.moe.ExpertExchange
+    sizes = {"top_k": 1, "hidden": 8}
+    for ranks in (1, 2, 16, 17, 24, 32):
+        most = exchange.find_max_tokens(ranks)
+        assert exchange.workspace_bytes(ranks, experts=ranks, max_tokens=most, **sizes) > 0
+        with pytest.raises(ValueError, match="is not supported"):
+            exchange.workspace_bytes(ranks, experts=ranks, max_tokens=most + 1, **sizes)
+
+
 @on_ranks(4)
 def test_tokens_go_between_hosts(rank):
     size = 4
@@ -174,6 +186,7 @@ def test_tokens_go_between_hosts(rank):
     with verbena.SymmetricContext.from_environment() as context:
         with pytest.raises(verbena.VerbenaError, match="needs a team on one host"):
             _make(context)
+        assert find_hosts(context) == [0, 1, 0, 1]
         sizes = {"experts": EXPERTS, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "hidden": HIDDEN, "blocks": 2}
         assert verbena.moe.ExpertExchange.workspace_bytes(size, hosts=2, **sizes) != verbena.moe.ExpertExchange.workspace_bytes(size, **sizes)
         with verbena.moe.ExpertExchange(context, **sizes) as exchange:

@@ -1,11 +1,11 @@
-"""verbena.integrations.mori on emulated GPUs: which rows come, with which scales, ids and weights; sums; calls in two parts; refusals; and the
-case of AITER's test, whose experts are computed here from quantised rows, against a dense layer that PyTorch computes from the same rows."""
+"""verbena.integrations.mori on emulated GPUs: which rows come, with which scales, ids and weights; sums; calls in two parts; refusals; on one
+host and on several; and the case of AITER's test, whose experts are computed here from quantised rows, against a dense layer that PyTorch computes from the same rows."""
 import pytest
 
 import driver
 import verbena
 from quantised_experts import DenseCase
-from ranks import on_ranks, run_ranks
+from ranks import on_ranks, place_on_host, run_ranks
 from verbena.integrations import mori
 
 torch = pytest.importorskip("torch")
@@ -38,13 +38,16 @@ def _list_received(rank, size, seed):
             if any(one // share == rank for one in row)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size, hosts", [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)])
 @on_ranks("size")
-def test_rows_go_there_and_back(rank, size):
+def test_rows_go_there_and_back(rank, size, hosts):
+    place_on_host(rank, size, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()
     with verbena.SymmetricContext.from_environment() as context:
-        op = mori.EpDispatchCombineOp(_config(rank, size), context)
+        assert context.lsa.size == size // hosts
+        kinds = mori.EpDispatchCombineKernelType
+        op = mori.EpDispatchCombineOp(_config(rank, size, kernel_type=kinds.IntraNode if hosts == 1 else kinds.InterNodeV1LL), context)
         for seed, is_split in enumerate((False, True, False)):
             rows, ids, weights, scales = _draw(rank, seed)
             if is_split:
@@ -97,7 +100,17 @@ def test_rows_go_there_and_back(rank, size):
         op.free()
 
 
-def _run_case(rank, size, numbers, quant_type):
+@on_ranks(3)
+def test_hosts_with_other_numbers_of_ranks(rank):
+    place_on_host(rank, 3, 2)
+    driver.use_gpu(rank)
+    with verbena.SymmetricContext.from_environment() as context:
+        with pytest.raises(verbena.VerbenaError, match="of the same number of ranks on each host"):
+            mori.EpDispatchCombineOp(_config(rank, 3), context)
+
+
+def _run_case(rank, size, hosts, numbers, quant_type):
+    place_on_host(rank, size, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()
     case = DenseCase(*numbers)
@@ -115,6 +128,7 @@ def _run_case(rank, size, numbers, quant_type):
                    "block_num": 2}
         op = manager.get_handle(options)
         assert manager.get_handle(dict(reversed(options.items()))) is op and group.all2all_manager is manager
+        assert manager.internode == (hosts > 1)
         came = op.dispatch(rows, weights, scales, ids)
         added = case.run_experts(came, rank, size, quant_type)
         result, _ = op.combine(added, weights, ids)
@@ -129,10 +143,10 @@ def _run_case(rank, size, numbers, quant_type):
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
 @pytest.mark.parametrize("quant_type", ["per_Token", "per_128x128"])
-@pytest.mark.parametrize("size, numbers", [(2, (16, 256, 128, 8, 3)), (4, (128, 6144, 1024, 16, 2))])
-def test_the_case_of_aiter(size, numbers, quant_type):
+@pytest.mark.parametrize("size, hosts, numbers", [(2, 1, (16, 256, 128, 8, 3)), (4, 2, (16, 256, 128, 8, 3)), (4, 1, (128, 6144, 1024, 16, 2))])
+def test_the_case_of_aiter(size, hosts, numbers, quant_type):
     """The last one has the numbers of AITER's test, on 4 ranks instead of 8: tokens, hidden, intermediate, experts, top-k."""
-    parts = run_ranks(size, _run_case, size, numbers, quant_type)
+    parts = run_ranks(size, _run_case, size, hosts, numbers, quant_type)
     case = DenseCase(*numbers)
     case.check(parts, quant_type)
     want, exact = case.compute(quant_type), case.compute(None)

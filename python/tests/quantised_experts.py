@@ -2,6 +2,7 @@
 import torch
 
 import driver
+from ranks import place_on_host
 
 E4M3_MAX = 448.0
 
@@ -75,8 +76,9 @@ class DenseCase:
         return added
 
 
-def begin_rank(rank, size, folder, small_tokens):
-    """The rank's GPU, its process group, and the module of the exchanges."""
+def begin_rank(rank, size, hosts, folder, small_tokens):
+    """The rank's host and GPU, its process group, and the module of the exchanges."""
+    place_on_host(rank, size, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()
     import verbena.integrations.experts as exchanges

@@ -145,6 +145,12 @@ def _run_rank(end: Any, stacks: pathlib.Path, rank: int, count: int, port: int, 
     end.send(answer)
 
 
+def place_on_host(rank: int, size: int, hosts: int) -> None:
+    """Makes a rank one of several hosts, which are connected by softverbs; hosts have the ranks in order. Before the library is loaded."""
+    if hosts > 1:
+        os.environ.update(VERBENA_HOSTID=f"host-{rank * hosts // size}", VERBENA_IBVERBS_LIB="softverbs")
+
+
 def reserve_port() -> socket.socket:
     """A socket bound to a port that the kernel gives to no other process. It does not listen, so a rank can bind the port by number."""
     holder = socket.socket()

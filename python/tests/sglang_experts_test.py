@@ -1,5 +1,5 @@
 """verbena.integrations.sglang_experts with SGLang's own files: what is hooked, signatures; and its dispatchers with SGLang's own base classes
-and results, on emulated GPUs, against a dense layer: decode and prefill, BF16 and FP8, two batches that overlap."""
+and results, on emulated GPUs of one host and of several, against a dense layer: decode and prefill, BF16 and FP8, two batches that overlap."""
 import contextlib
 import importlib
 import inspect
@@ -144,14 +144,14 @@ def _run_experts(case, came, rank, size):
     return case.add_experts(wide, ids, came.topk_weights, range(rank * share, rank * share + share)).to(torch.bfloat16)
 
 
-def _run(rank, size, folder):
-    group, common = begin_rank(rank, size, folder, (128, 512))
+def _run(rank, size, hosts, folder):
+    group, common = begin_rank(rank, size, hosts, folder, (128, 512))
     case = DenseCase(*CASE)
     tokens, ids, weights = case.share(rank, size)
     results = {}
     with _sglang() as ours, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        ours.MAX_TOKENS = 24
+        ours.find_max_tokens = lambda ranks: 24
         deepep = importlib.import_module(DEEPEP)
         inputs = {"deepep_ll": deepep.DeepEPLLCombineInput, "deepep_normal": deepep.DeepEPNormalCombineInput}
         config = types.SimpleNamespace(num_experts=case.experts, num_local_experts=case.experts // size, top_k=case.top_k, hidden_size=case.hidden,
@@ -166,6 +166,7 @@ def _run(rank, size, folder):
             for is_extend in (False, True):
                 told = _configure(group, size, kind, is_extend)
                 dispatcher = ours.make_dispatcher(config)
+                assert common.find_exchanges(group).num_hosts == hosts
                 hooked = []
                 dispatcher.register_deepep_dispatch_hook(hooked.append)
                 came = dispatcher.dispatch(**part(slice(None)))
@@ -192,10 +193,10 @@ def _run(rank, size, folder):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_layer_of_experts(size, tmp_path):
+@pytest.mark.parametrize("size, hosts", [(2, 1), (4, 1), (2, 2), (4, 2)])
+def test_a_layer_of_experts(size, hosts, tmp_path):
     find_engine("sglang")
     case = DenseCase(*CASE)
-    parts = run_ranks(size, _run, size, tmp_path)
+    parts = run_ranks(size, _run, size, hosts, tmp_path)
     for kind, is_extend in parts[0]:
         case.check([part[kind, is_extend] for part in parts], {"bf16": None, "fp8": "per_128x128"}[kind])

@@ -1,5 +1,5 @@
 """verbena.integrations.vllm_experts with vLLM's own files: what it replaces, signatures and attributes; and vLLM's own steps around a layer of
-experts, on emulated GPUs, against a dense layer: both formats, two batches in flight, quantised rows, batches of several sizes."""
+experts, on emulated GPUs of one host and of several, against a dense layer: both formats, two batches in flight, quantised rows, batches of several sizes."""
 import contextlib
 import importlib
 import inspect
@@ -13,7 +13,7 @@ import pytest
 import driver
 from engine_files import find_engine, importable_parts, installed_entry_points
 from quantised_experts import DenseCase, begin_rank
-from ranks import run_ranks
+from ranks import place_on_host, run_ranks
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(torch, "Event"), reason="vLLM's files need a newer PyTorch")
@@ -234,8 +234,8 @@ def _is_close(one, other):
     return torch.allclose(one.float(), other.float(), rtol=2 ** -6, atol=2 ** -6)
 
 
-def _run(rank, size, form, folder):
-    group, common = begin_rank(rank, size, folder, (8,))
+def _run(rank, size, hosts, form, folder):
+    group, common = begin_rank(rank, size, hosts, folder, (8,))
     case = DenseCase(*CASE)
     tokens, ids, weights = case.share(rank, size)
     quantisation = {"plain": (None, None, False), "token": (torch.float8_e4m3fn, None, True), "block": (torch.float8_e4m3fn, [128, 128], False)}
@@ -249,7 +249,7 @@ def _run(rank, size, form, folder):
         importlib.import_module(NAIVE).moe_kernel_quantize_input = _quantise
         manager = types.SimpleNamespace(world_size=size, cpu_group=group)
         pf = ours.make_prepare_finalize(_config(case, size, {"use_batched_activation_format": is_batched}), quant, all2all_manager=manager)
-        assert isinstance(pf, kernel.FusedMoEPrepareAndFinalizeModular)
+        assert isinstance(pf, kernel.FusedMoEPrepareAndFinalizeModular) and common.find_exchanges(group).num_hosts == hosts
         assert pf.activation_format.name == ("BatchedExperts" if is_batched else "Standard") and pf.num_dispatchers() == size
         assert pf.max_num_tokens_per_rank() == 16 and pf.topk_indices_dtype() == torch.int32
         assert pf.output_is_reduced() and pf.supports_async() and pf.supports_dbo()
@@ -284,17 +284,28 @@ def _run(rank, size, form, folder):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size, hosts", [(2, 1), (4, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("form", ["standard_plain", "standard_token", "standard_block", "batched_plain", "batched_block"])
-def test_a_layer_of_experts(form, size, tmp_path):
+def test_a_layer_of_experts(form, size, hosts, tmp_path):
     find_engine("vllm")
     case = DenseCase(*CASE)
-    for parts in zip(*run_ranks(size, _run, size, form, tmp_path)):
+    for parts in zip(*run_ranks(size, _run, size, hosts, form, tmp_path)):
         case.check(parts, {"plain": None, "token": "per_Token", "block": "per_128x128"}[form.split("_")[1]])
 
 
-def _run_mori(rank, size):
+def _find_no_exchanges(rank, folder):
+    group, common = begin_rank(rank, 3, 2, folder, ())
+    with pytest.warns(UserWarning, match="the engine keeps its own dispatch and combine of experts: .*of the same number of ranks on each host"):
+        assert common.find_exchanges(group) is None
+
+
+def test_hosts_with_other_numbers_of_ranks(tmp_path):
+    run_ranks(3, _find_no_exchanges, tmp_path)
+
+
+def _run_mori(rank, size, hosts):
     """vLLM's own steps for MORI, with our op."""
+    place_on_host(rank, size, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()
     import verbena
@@ -305,10 +316,12 @@ def _run_mori(rank, size):
     sys.modules["mori"] = mori
     with _vllm(), verbena.SymmetricContext.from_environment() as context:
         theirs, kernel, reduce = (importlib.import_module(name) for name in (MORI, KERNEL, REDUCE))
+        assert context.lsa.size == size // hosts
+        kind = "IntraNode" if hosts == 1 else "InterNodeV1"  # as vLLM's manager chooses them
         op = mori.ops.EpDispatchCombineOp(mori.ops.EpDispatchCombineConfig(
             rank=rank, world_size=size, data_type=torch.bfloat16, hidden_dim=case.hidden, scale_dim=0, scale_type_size=0, max_token_type_size=2,
             max_num_inp_token_per_rank=16, num_experts_per_rank=case.experts // size, num_experts_per_token=case.top_k, warp_num_per_block=16,
-            block_num=2, kernel_type=mori.ops.EpDispatchCombineKernelType.IntraNode), context)
+            block_num=2, kernel_type=mori.ops.EpDispatchCombineKernelType[kind]), context)
         experts = _Experts(case, rank, size, quant, reduce.TopKWeightAndReduceNoOP())
         experts.prepare_finalize = theirs.MoriPrepareAndFinalize(op, max_tokens_per_rank=16, num_dispatchers=size)
         result = _run_layer(kernel, experts, tokens, weights, ids, False)
@@ -316,6 +329,7 @@ def _run_mori(rank, size):
         return result.float().numpy()
 
 
-def test_vllms_steps_for_mori():
+@pytest.mark.parametrize("size, hosts", [(2, 1), (4, 2)])
+def test_vllms_steps_for_mori(size, hosts):
     find_engine("vllm")
-    DenseCase(*CASE).check(run_ranks(2, _run_mori, 2), None)
+    DenseCase(*CASE).check(run_ranks(size, _run_mori, size, hosts), None)

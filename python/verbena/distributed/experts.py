@@ -8,15 +8,16 @@ if TYPE_CHECKING:
 
 
 class All2AllManager:
-    """Caches one op for each configuration. `team` contains the group's ranks, which must all be on the same host."""
-
-    internode = False
+    """Caches one op for each configuration. `team` contains the group's ranks. `internode` is true if they are on several hosts."""
 
     def __init__(self, team: SymmetricTeam) -> None:
         self._team = team
         self._handles: dict[Any, EpDispatchCombineOp] = {}
         self._last: EpDispatchCombineOp | None = None
         self.rank, self.world_size = team.rank, team.size
+        near = team.context.lsa
+        reached = {near.world_rank(member) for member in range(near.size)}
+        self.internode = any(team.world_rank(member) not in reached for member in range(team.size))
 
     def get_handle(self, kwargs: dict[str, Any], index: int = 0) -> "EpDispatchCombineOp":
         """Returns the op of a configuration. Calls with the same `kwargs` and `index` return the same op. The first call for each

@@ -3,8 +3,10 @@ contains a module with this name. Python does not search this folder by default,
 
     PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
 
-All ranks must be GPUs of one host. Results have the shapes and types of DeepEP's results, and sums are added in the same order. Received
-rows are always sorted by source rank and token."""
+Results have the shapes and types of DeepEP's results. Received rows are always sorted by source rank and token. Ranks are GPUs of one
+host, or evenly distributed over several. On one host, sums are added in DeepEP's order. On several, only one sum of each host travels, so
+sums are rounded as verbena.moe.Order.REDUCED does it."""
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -13,13 +15,13 @@ from typing import Any
 
 from verbena.integrations.comm_stream import CommStream, EventHandle, EventOverlap
 from verbena.integrations.elastic_buffer import ElasticBuffer, EPHandle, list_biases, open_context
-from verbena.integrations.rank_rows import (MAX_TOKENS, RankRows, Sent, count_routing, localise, pack_words, share_multiprocessors,
-                                            unpack_words)
+from verbena.integrations.rank_rows import RankRows, Sent, count_routing, localise, pack_words, share_multiprocessors, unpack_words
 from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
 __all__ = ["Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap"]
 
-_MISSING = "is not implemented: Verbena's deep_ep supports the GPUs of one host only; use DeepEP itself"
+_SHORTEST_ROW = 8  # elements of 16 bits
+_GPUS_OF_HOST = 8  # DeepEP's own assumption where only the number of ranks is known
 
 
 def __getattr__(name: str) -> Any:
@@ -36,12 +38,17 @@ class Config:
         self.num_sms = num_sms
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns the bytes of GPU memory that high-throughput calls allocate on each rank for the maximum number of tokens. `hidden_bytes`
-        is the length of a BF16 row in bytes."""
-        return RankRows.workspace_bytes(num_ranks, MAX_TOKENS, hidden_bytes // 2)
+        """Returns the bytes of GPU memory that high-throughput calls allocate on each rank for the maximum number of tokens, if all ranks
+        are on one host. `hidden_bytes` is the length of a BF16 row in bytes."""
+        return RankRows.workspace_bytes(num_ranks, ExpertExchange.find_max_tokens(num_ranks), hidden_bytes // 2)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        return 0
+        """Returns the additional bytes if 8 ranks are on each host; 0 unless `num_ranks` is a multiple of 8 above 8."""
+        hosts = _guess_hosts(num_ranks)
+        if hosts == 1:
+            return 0
+        across = RankRows.workspace_bytes(num_ranks, ExpertExchange.find_max_tokens(num_ranks), hidden_bytes // 2, hosts)
+        return max(0, across - self.get_nvl_buffer_size_hint(hidden_bytes, num_ranks))
 
 
 class RankHandle(Sequence[Any]):
@@ -50,19 +57,34 @@ class RankHandle(Sequence[Any]):
     As a sequence, it has the six tensors of DeepEP's intranode handle, with one channel: a matrix whose element [i, r] is the number of
     rows that ranks 0 to i send to rank r; the number of rows that this rank sends to each rank; zeros; the number of each row's token at
     its source rank; the ranks to which this rank's tokens go (bool); and the position of each token among the rows for each rank. Each
-    tensor is computed when it is accessed."""
+    tensor is computed when it is accessed.
 
-    def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int) -> None:
-        self.matrix, self.is_token_in_rank, self.sent, self.rank = matrix, is_token_in_rank, sent, rank
+    If the ranks are on several hosts, it has the ten elements of DeepEP's internode handle: 0 is the ranks to which this rank's tokens
+    go, 1 and 2 are the numbers of this rank's tokens that go to each host and to each rank, 5 is the first received row from each rank,
+    and 6 is the number of rows received from ranks 0 to i. The others are places in DeepEP's buffers and raise NotImplementedError."""
+
+    def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int, hosts: Sequence[int]) -> None:
+        self.matrix, self.is_token_in_rank, self.sent, self.rank, self.hosts = matrix, is_token_in_rank, sent, rank, hosts
 
     def __len__(self) -> int:
-        return 6
+        return 6 if len(set(self.hosts)) == 1 else 10
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return tuple(self[place] for place in range(6)[index])
-        return (self.find_prefixes, self.find_sent_counts, self.find_channel_begins, lambda: self.sent.tokens, lambda: self.is_token_in_rank,
-                self.find_numbers)[range(6)[index]]()
+            return tuple(self[place] for place in range(len(self))[index])
+        place = range(len(self))[index]
+        if len(self) == 6:
+            return (self.find_prefixes, self.find_sent_counts, self.find_channel_begins, lambda: self.sent.tokens,
+                    lambda: self.is_token_in_rank, self.find_numbers)[place]()
+        internode: dict[int, Callable[[], Any]] = {
+            0: lambda: self.is_token_in_rank, 1: lambda: _count_for_hosts(self.is_token_in_rank, self.hosts).unsqueeze(1),
+            2: self.find_sent_counts, 5: lambda: (self.find_ends() - self.matrix[:, self.rank]).unsqueeze(1), 6: self.find_ends}
+        if place not in internode:
+            raise NotImplementedError(f"element {place} of the handle is a place in DeepEP's buffers, which Verbena does not have")
+        return internode[place]()
+
+    def find_ends(self) -> Any:
+        return self.matrix[:, self.rank].cumsum(0).int()
 
     def find_prefixes(self) -> Any:
         return self.matrix.cumsum(0).int()
@@ -119,7 +141,10 @@ class Buffer:
     The first call with a new shape allocates memory. It is therefore collective and must not be captured in a CUDA graph. The buffer sizes
     that the caller passes are ignored. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each rank.
     Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may be in
-    use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange."""
+    use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange.
+
+    If the ranks are on several hosts, there must be the same number of ranks on each; a constructor raises VerbenaError if no exchange can
+    connect the ranks. enable_shrink then needs hosts with one rank each."""
 
     num_sms = 20
 
@@ -130,11 +155,16 @@ class Buffer:
         self.low_latency_mode, self.explicitly_destroy = low_latency_mode, explicitly_destroy
         self._context, self._owns_context = open_context(group if comm is None else comm)
         self.rank, self.group_size = self._context.rank, self._context.size
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._context.close if self._owns_context else lambda: None)
+            self._rows, self._stream = RankRows(self._context), CommStream()
+            if enable_shrink:
+                self._expect_single_ranks()
+            undo.pop_all()
         self.runtime = self
         self._exchanges: dict[tuple[int, ...], list[ExpertExchange]] = {}
         self._turns: dict[tuple[int, ...], int] = {}
         self._left_out: set[int] = set()
-        self._rows, self._stream = RankRows(self._context), CommStream()
 
     def destroy(self) -> None:
         """Frees the memory. No kernel of any rank may still be using it. Collective."""
@@ -163,8 +193,9 @@ class Buffer:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int,
                                        num_topk: int = 8) -> int:
-        """Returns the bytes of GPU memory that low-latency calls allocate on each rank."""
-        return 2 * ExpertExchange.workspace_bytes(num_ranks, **_options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk))
+        """Returns the bytes of GPU memory that low-latency calls allocate on each rank. A multiple of 8 ranks counts as hosts with 8 each."""
+        options = _options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk, hosts := _guess_hosts(num_ranks))
+        return 2 * ExpertExchange.workspace_bytes(num_ranks, hosts=hosts, **options)
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
@@ -185,11 +216,13 @@ class Buffer:
 
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Any = None, async_finish: bool = False,
                             allocate_on_comm_stream: bool = False) -> Any:
-        """Returns the number of tokens for each rank (int32 [ranks]); None; the number of tokens for each expert (int32 [experts]); whether
-        each token goes to each rank (bool [tokens, ranks]); and the event."""
+        """Returns the number of tokens for each rank (int32 [ranks]); the number of tokens for each host (int32 [hosts]), None if there is
+        one host; the number of tokens for each expert (int32 [experts]); whether each token goes to each rank (bool [tokens, ranks]); and
+        the event."""
         def count() -> tuple[Any, list[Any]]:
             per_rank, per_expert, last = count_routing(topk_idx, num_experts, self.group_size)
-            tensors = [per_rank, None, per_expert, last >= 0]
+            per_host = None if self._rows.num_hosts == 1 else _count_for_hosts(last >= 0, self._rows.hosts)
+            tensors = [per_rank, per_host, per_expert, last >= 0]
             return tensors, tensors
         return self._stream.run(count, [topk_idx], previous_event, async_finish)
 
@@ -241,7 +274,7 @@ class Buffer:
             local = per_expert.numel() // self.group_size
             ids, weights = localise(ids.to(topk_idx.dtype), weights, sent, self.rank * local, local)
         kept = dataclasses.replace(sent, rows=None, words=None)
-        handle = RankHandle(matrix, is_token_in_rank, kept, self.rank)
+        handle = RankHandle(matrix, is_token_in_rank, kept, self.rank, self._rows.hosts)
         aligned = [-(-count // alignment) * alignment for count in listed]
         tensors = [sent.rows, came, ids, weights, matrix, sent.sources, sent.ranks, sent.dispatched.handle]
         return (_pair(sent.rows, came), ids, weights, aligned, handle), tensors
@@ -250,8 +283,10 @@ class Buffer:
                 previous_event: Any = None, async_finish: bool = False,
                 allocate_on_comm_stream: bool = False) -> Any:
         """Returns the combined rows [tokens, hidden], the sum of `topk_weights`, and the event. A combined row is the sum of one or two
-        tensors `bias` and of the rows of `x` that all ranks hold for the token. It is added in float32, first the biases, then the rows in
-        rank order, and rounded once. `x` has the layout of the rows that the dispatch returned."""
+        tensors `bias` and of the rows of `x` that all ranks hold for the token. `x` has the layout of the rows that the dispatch returned.
+
+        On one host, adds in float32, first the biases, then the rows in rank order, and rounds once. On several hosts, each other host's
+        sum is rounded, and the biases are added to the rounded sum of all rows."""
         blocks = (config or self.get_combine_config(self.group_size)).num_sms
         biases = list_biases(bias)
 
@@ -261,6 +296,16 @@ class Buffer:
             return (combined, weights), [combined, weights]
         return self._stream.run(move, (x, topk_weights, *biases), previous_event, async_finish)
 
+    def internode_dispatch(self, x: Any, handle: RankHandle | None = None, num_tokens_per_rank: Any = None,
+                           num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None,
+                           topk_idx: Any = None, topk_weights: Any = None, expert_alignment: int = 1, config: Config | None = None,
+                           previous_event: Any = None, async_finish: bool = False, allocate_on_comm_stream: bool = False) -> Any:
+        """Does what dispatch() does."""
+        return self.dispatch(x, handle, num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert, topk_idx,
+                             topk_weights, expert_alignment, 0, config, previous_event, async_finish, allocate_on_comm_stream)
+
+    internode_combine = combine
+
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Does nothing, because each call leaves the buffer clean."""
 
@@ -269,7 +314,8 @@ class Buffer:
         shape = (max_tokens, hidden, experts, top_k)
         if shape not in self._exchanges:
             blocks = share_multiprocessors()
-            self._exchanges[shape] = [ExpertExchange(self._context, blocks=blocks, **_options(*shape)) for _ in range(2)]
+            options = _options(*shape, self._rows.num_hosts)
+            self._exchanges[shape] = [ExpertExchange(self._context, blocks=blocks, **options) for _ in range(2)]
             self._set_living(self._exchanges[shape])
         self._turns[shape] = turn = self._turns.get(shape, 1) ^ 1
         return self._exchanges[shape][turn]
@@ -278,6 +324,12 @@ class Buffer:
         for exchange in exchanges:
             exchange.set_living(set(range(self.group_size)) - self._left_out)
 
+    def _expect_single_ranks(self) -> None:
+        if 1 < self._rows.num_hosts < self.group_size:
+            raise NotImplementedError(
+                f"a rank of the {self._rows.num_hosts} hosts cannot be left out alone, because the rows of its counterparts on other hosts travel "
+                "through it: pass enable_shrink=False, or have one rank on each host")
+
     def _list_exchanges(self) -> list[ExpertExchange]:
         return [exchange for pair in self._exchanges.values() for exchange in pair]
 
@@ -285,6 +337,7 @@ class Buffer:
         """Excludes a rank from later calls (mask=True) or includes it again (mask=False). All ranks that continue must call it between the
         same two calls. A late rank is not excluded automatically: the call after the timeout raises an error that names the rank. Then call
         low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
+        self._expect_single_ranks()
         before = set(self._left_out)
         (self._left_out.add if mask else self._left_out.discard)(rank)
         changed: list[ExpertExchange] = []
@@ -338,13 +391,21 @@ class Buffer:
     def low_latency_combine(self, x: Any, topk_idx: Any, topk_weights: Any, handle: LowLatencyHandle, use_logfmt: bool = False,
                             zero_copy: bool = False, async_finish: bool = False, return_recv_hook: bool = False, out: Any = None,
                             combine_wait_recv_cost_stats: Any = None) -> tuple[Any, EventOverlap, Callable[[], None] | None]:
-        """Returns [tokens, hidden]: for each token the weighted sum of the rows of its experts, with `topk_weights` (float32), added in
-        float32 in top-k order and rounded once. `x` has the shape of the dispatched rows. With zero_copy, reads the memory that
-        get_next_low_latency_combine_buffer() returned instead of `x`. use_logfmt has no effect, because rows are sent as they are."""
+        """Returns [tokens, hidden]: for each token the weighted sum of the rows of its experts, with `topk_weights` (float32). `x` has the
+        shape of the dispatched rows. With zero_copy, reads the memory that get_next_low_latency_combine_buffer() returned instead of `x`.
+        use_logfmt has no effect, because rows are sent as they are.
+
+        On one host, adds in float32 in top-k order and rounds once. On several hosts, a kernel sends the weights to the experts' ranks,
+        which add as verbena.moe.Order.REDUCED does; with return_recv_hook, too, the call waits there until all ranks have made it."""
         rows = handle.combine_rows if zero_copy else x
         if rows is None:
             raise ValueError("zero_copy needs the memory of get_next_low_latency_combine_buffer(handle)")
-        call = functools.partial(handle.exchange.combine, rows, handle.dispatched, Order.EXACT, weights=topk_weights)
+        if self._rows.num_hosts == 1:
+            call = functools.partial(handle.exchange.combine, rows, handle.dispatched, Order.EXACT, weights=topk_weights)
+        else:
+            nothing = rows.new_zeros([topk_idx.shape[0], _SHORTEST_ROW])
+            weighted = handle.exchange.dispatch(nothing, topk_idx, topk_weights, grouping=Grouping.EXPERT)
+            call = functools.partial(handle.exchange.combine, rows, weighted, Order.REDUCED)
         combined = call(out=out, phase=Phase.SEND if return_recv_hook else Phase.BOTH)
 
         def receive() -> None:
@@ -359,20 +420,21 @@ class Buffer:
             handle.combine_rows = rows.new_empty([*rows.shape[:-1], handle[3]], dtype=torch.bfloat16)
         return handle.combine_rows
 
-    def _refuse(self, name: str) -> Callable[..., Any]:
-        def call(*_: Any, **__: Any) -> Any:
-            raise NotImplementedError(f"Buffer.{name}() {_MISSING}")
-        return call
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("internode_dispatch", "internode_combine"):
-            return self._refuse(name)
-        raise AttributeError(f"Buffer has no attribute {name!r}")
-
-
-def _options(max_tokens: int, hidden: int, experts: int, top_k: int) -> dict[str, Any]:
+def _options(max_tokens: int, hidden: int, experts: int, top_k: int, hosts: int) -> dict[str, Any]:
     return {"experts": experts, "max_tokens": max_tokens, "top_k": top_k, "hidden": hidden, "max_scale_bytes": 4 * -(-hidden // 128),
-            "exact": True}
+            "exact": hosts == 1}
+
+
+def _guess_hosts(num_ranks: int) -> int:
+    return num_ranks // _GPUS_OF_HOST if num_ranks % _GPUS_OF_HOST == 0 else 1
+
+
+def _count_for_hosts(is_token_in_rank: Any, hosts: Sequence[int]) -> Any:
+    """Returns the number of tokens for each host, int32 [hosts]. A token counts once for each host that has one of its ranks."""
+    import torch
+    ranks_of = [[rank for rank, one in enumerate(hosts) if one == host] for host in sorted(set(hosts))]
+    return torch.stack([is_token_in_rank[:, ranks].any(1).sum(dtype=torch.int32) for ranks in ranks_of])
 
 
 def _pair(rows: Any, scales: Any) -> Any:

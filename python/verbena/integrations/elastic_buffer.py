@@ -1,4 +1,5 @@
-"""DeepEP 2's `ElasticBuffer` over verbena.moe, between the GPUs of one host."""
+"""DeepEP 2's `ElasticBuffer` over verbena.moe."""
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +7,8 @@ from typing import Any
 from verbena.communicators import adapt
 from verbena.context import SymmetricContext
 from verbena.integrations.comm_stream import CommStream, EventHandle
-from verbena.integrations.rank_rows import (MAX_TOKENS, RankRows, Sent, count_routing, localise, pack_words, share_multiprocessors,
-                                            unpack_words)
+from verbena.integrations.rank_rows import RankRows, Sent, count_routing, localise, pack_words, share_multiprocessors, unpack_words
+from verbena.moe import ExpertExchange
 
 _ABSENT = ("engram_write", "engram_fetch", "pp_set_config", "pp_send", "pp_recv", "create_agrs_session", "destroy_agrs_session",
            "agrs_new_session", "agrs_set_config", "agrs_get_inplace_tensor", "all_gather")
@@ -43,7 +44,10 @@ class ElasticBuffer:
     """DeepEP's ElasticBuffer. Creating it is collective over `group`, which may be the same as for verbena.integrations.deep_ep.Buffer.
 
     Received rows are always sorted by source rank and token. The first call with a new shape allocates memory and is collective. num_bytes,
-    num_cpu_bytes and the numbers of queue pairs are ignored. The time limits are ignored too; VERBENA_SYMM_TIMEOUT_MS limits waits."""
+    num_cpu_bytes and the numbers of queue pairs are ignored. The time limits are ignored too; VERBENA_SYMM_TIMEOUT_MS limits waits.
+
+    If the ranks are on several hosts, there must be the same number of ranks on each, and allow_multiple_reduction; the constructor raises
+    an error otherwise. All ranks are one logical domain, as in DeepEP without allow_hybrid_mode, although a row goes only once to each host."""
 
     def __init__(self, group: Any, num_bytes: int | None = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0, hidden: int = 0,
                  num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
@@ -54,12 +58,20 @@ class ElasticBuffer:
         self.prefer_overlap_with_compute = prefer_overlap_with_compute
         self.num_max_tokens_per_rank, self.num_allocated_qps = num_max_tokens_per_rank, num_allocated_qps or 17
         self._context, self._owns_context = open_context(group)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._context.close if self._owns_context else lambda: None)
+            self._rows = RankRows(self._context)
+            if self._rows.num_hosts > 1 and not allow_multiple_reduction:
+                raise NotImplementedError(
+                    f"the ranks are on {self._rows.num_hosts} hosts, and only one sum of each host travels: pass allow_multiple_reduction=True")
+            undo.pop_all()
         self.rank_idx = self.scaleup_rank_idx = self._context.rank
-        self.num_ranks = self.num_scaleup_ranks = self.num_nvlink_ranks = self._context.size
-        self.num_scaleout_ranks, self.num_rdma_ranks, self.scaleout_rank_idx = 1, 1, 0
-        self._rows = RankRows(self._context)
+        self.num_ranks = self.num_scaleup_ranks = self._context.size
+        self.num_scaleout_ranks, self.scaleout_rank_idx = 1, 0
+        self.num_rdma_ranks, self.num_nvlink_ranks = self._rows.num_hosts, self.num_ranks // self._rows.num_hosts
+        self._max_tokens = num_max_tokens_per_rank or ExpertExchange.find_max_tokens(self.num_ranks)
         self.num_bytes = num_bytes if num_bytes is not None else self._rows.workspace_bytes(
-            self.num_ranks, num_max_tokens_per_rank or MAX_TOKENS, hidden) if hidden else 0
+            self.num_ranks, self._max_tokens, hidden, self.num_rdma_ranks) if hidden else 0
         self.runtime = self
         self._stream = CommStream()
 
@@ -72,9 +84,11 @@ class ElasticBuffer:
     @staticmethod
     def get_buffer_size_hint(group: Any, num_max_tokens_per_rank: int, hidden: int, num_topk: int = 0, use_fp8_dispatch: bool = False,
                              allow_hybrid_mode: bool = True, allow_multiple_reduction: bool = True) -> int:
-        """Returns the bytes of GPU memory that dispatch and combine allocate on each rank. Biases need additional memory."""
+        """Returns the bytes of GPU memory that dispatch and combine allocate on each rank. Biases need additional memory. More memory is
+        needed between hosts, which only a SymmetricContext as `group` tells."""
         size = group.size if isinstance(group, SymmetricContext) else adapt(group).size
-        return RankRows.workspace_bytes(size, num_max_tokens_per_rank, hidden)
+        hosts = size // group.lsa.size if isinstance(group, SymmetricContext) else 1
+        return RankRows.workspace_bytes(size, num_max_tokens_per_rank, hidden, hosts)
 
     @staticmethod
     def capture() -> EventHandle:
@@ -84,7 +98,8 @@ class ElasticBuffer:
         return self._stream.find()
 
     def get_physical_domain_size(self) -> tuple[int, int]:
-        return 1, self.num_ranks
+        """Returns the number of hosts and the number of ranks on each."""
+        return self.num_rdma_ranks, self.num_nvlink_ranks
 
     def get_logical_domain_size(self) -> tuple[int, int]:
         return 1, self.num_ranks
@@ -123,7 +138,7 @@ class ElasticBuffer:
             words = pack_words(scales, topk_idx, topk_weights)
             top_k = 0 if topk_idx is None else topk_idx.shape[1]
             if handle is None:
-                done = self._begin(data, topk_idx, words, num_experts, num_max_tokens_per_rank or self.num_max_tokens_per_rank or MAX_TOKENS,
+                done = self._begin(data, topk_idx, words, num_experts, num_max_tokens_per_rank or self._max_tokens,
                                    expert_alignment or 1, num_sms, do_handle_copy, do_cpu_sync is not False, do_expand)
                 sent = done.sent
             else:
@@ -218,7 +233,8 @@ class ElasticBuffer:
         combined row is the sum of the token's BF16 rows of `x`, without weights. `x` has the layout of the rows that the dispatch returned.
 
         Each rank adds its rows of a token in top-k order and rounds the sum. The token's rank then adds these sums to the biases, in the
-        order of the ranks' last slots. Without allow_multiple_reduction, the token's rank adds all rows, without intermediate rounding."""
+        order of the ranks' last slots. Without allow_multiple_reduction, the token's rank adds all rows, without intermediate rounding.
+        On several hosts, the ranks' sums are added as RankRows says, and the biases are added to the rounded sum."""
         import torch
         biases = list_biases(bias)
         blocks = num_sms or handle.num_sms

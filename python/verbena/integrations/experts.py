@@ -5,11 +5,11 @@ from typing import Any
 
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
-from verbena.integrations.engine import read_host, set_time_limit, switch_on_if_asked
+from verbena.integrations.engine import set_time_limit, switch_on_if_asked
+from verbena.integrations.hosts import find_hosts
 from verbena.moe import ExpertExchange
 
 SWITCH = "USE_VERBENA_MOE"
-MAX_TOKENS = 4096  # of a rank in a call: verbena/moe.h
 # Results have as many rows as all ranks may send. A batch takes the smallest exchange that has room for the batch of each rank.
 SMALL_TOKENS = (128, 512)
 BLOCKS = 0  # maximum of a kernel; 0: as many as fit
@@ -24,16 +24,19 @@ class Exchanges:
     """The exchanges of a process group. Creates one set of exchanges for each shape. Creating a set is collective over the group."""
 
     def __init__(self, group: Any) -> None:
-        """Creates an empty cache. `group` is a process group over gloo, whose all-gather goes through the host."""
+        """Creates an empty cache. `group` is a process group over gloo, whose all-gather goes through the host. Raises VerbenaError on all
+        ranks if no exchange can connect them."""
         set_time_limit()
         ranks = ProcessGroupCommunicator(group)
         self.rank, self.size = ranks.rank, ranks.size
-        hosts = {place.rstrip(b"\0") for place in ranks.all_gather(read_host().ljust(64, b"\0"))}
-        if len(hosts) > 1:
-            raise RuntimeError(f"the {self.size} ranks of the experts are on {len(hosts)} hosts, but must all be on one host")
         if self.size < 2:
             raise RuntimeError("all experts are on one rank, so no exchange is needed")
         self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
+        try:
+            self.num_hosts = len(set(find_hosts(self._context)))
+        except BaseException:
+            self._context.close()
+            raise
         self._made: dict[Any, list[ExpertExchange]] = {}
 
     def get(self, count: int = 1, **options: Any) -> list[ExpertExchange]:
@@ -76,9 +79,10 @@ def close_exchanges() -> None:
             found.close()
 
 
-def list_sizes(max_tokens: int) -> list[int]:
-    """Returns the sizes of the exchanges that serve batches of up to `max_tokens` tokens of each rank."""
-    if not 1 <= max_tokens <= MAX_TOKENS:
-        raise ValueError(f"a batch may have up to {max_tokens} tokens of a rank, but an exchange takes at most {MAX_TOKENS}")
+def list_sizes(max_tokens: int, ranks: int) -> list[int]:
+    """Returns the sizes of the exchanges that serve batches of up to `max_tokens` tokens of each of `ranks` ranks."""
+    limit = ExpertExchange.find_max_tokens(ranks)
+    if not 1 <= max_tokens <= limit:
+        raise ValueError(f"a batch may have up to {max_tokens} tokens of a rank, but an exchange takes at most {limit}")
     return [*(size for size in SMALL_TOKENS if size < max_tokens), max_tokens]
 

@@ -1,9 +1,9 @@
-"""A communication backend "verbena" for FlashInfer's mixture-of-experts layers (flashinfer.moe_ep, since FlashInfer 0.7), on one host:
+"""A communication backend "verbena" for FlashInfer's mixture-of-experts layers (flashinfer.moe_ep, since FlashInfer 0.7):
 
     verbena.integrations.flashinfer.register()
     flashinfer.moe_ep.SplitConfig(comm="verbena", ...)
 
-Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
+Ranks are on one host, or evenly distributed over several. Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
 import functools
 import importlib
 from typing import Any
@@ -42,7 +42,7 @@ def _make_class() -> Any:
                                  f"{self.ep_size} in the bootstrap configuration")
             self._exchanges = [exchanges.get(experts=params.num_experts, max_tokens=tokens, top_k=params.top_k, hidden=params.hidden_size,
                                              max_scale_bytes=4 * -(-params.hidden_size // 64))[0]
-                               for tokens in list_sizes(params.max_tokens_per_rank)]
+                               for tokens in list_sizes(params.max_tokens_per_rank, exchanges.size)]
             self._sent: tuple[ExpertExchange, Dispatched] | None = None
 
         @classmethod

@@ -1,5 +1,5 @@
-"""MORI's dispatch and combine of mixture of experts over verbena.moe, among the GPUs of one host. Has the classes that AITER, ATOM, vLLM
-and SGLang use from the module `mori` on AMD GPUs.
+"""MORI's dispatch and combine of mixture of experts over verbena.moe, within one host and between hosts. Has the classes that AITER, ATOM,
+vLLM and SGLang use from the module `mori` on AMD GPUs.
 
     context = verbena.SymmetricContext.from_environment()
     op = EpDispatchCombineOp(EpDispatchCombineConfig(
@@ -25,12 +25,11 @@ from verbena.team import SymmetricTeam
 __all__ = ["EpDispatchCombineConfig", "EpDispatchCombineKernelType", "EpDispatchCombineOp", "EpDispatchCombineQuantType", "ops", "shmem"]
 
 _WORD_BYTES = 4
-MAX_TOKENS = 4096  # of a rank in a call: verbena/moe.h
 
 
 class EpDispatchCombineKernelType(enum.Enum):
-    """MORI's kinds of kernels. The value has no effect: Verbena uses one kernel for the GPUs of a host. Engines choose AsyncLL to call the
-    send and receive methods separately."""
+    """MORI's kinds of kernels. The value has no effect: an op finds out itself which ranks are on other hosts. Engines choose AsyncLL to call
+    the send and receive methods separately."""
     InterNode = 0
     IntraNode = 1
     InterNodeV1 = 2
@@ -90,7 +89,10 @@ class EpDispatchCombineOp:
 
     A row is sent once to each rank that has an expert of its token. All ids and weights of the token and the scales of the row go with it.
     Scales are not interpreted, so quantise the rows before the dispatch. Received rows are contiguous, because the underlying exchange
-    treats each rank as one expert."""
+    treats each rank as one expert.
+
+    Ranks may be on several hosts, with the same number of ranks on each; the constructor raises VerbenaError otherwise. A row then goes
+    once to each host, and one sum of each host comes back."""
 
     def __init__(self, config: EpDispatchCombineConfig, context: SymmetricContext | None = None, team: SymmetricTeam | None = None) -> None:
         """Creates the op. Collective. If `context` is None, uses the context of shmem_torch_process_group_init()."""
@@ -105,9 +107,10 @@ class EpDispatchCombineOp:
             raise ValueError(f"num_experts_per_token is {config.num_experts_per_token}; it must be from 1 to "
                              f"{config.num_experts_per_rank * config.world_size}, the number of experts")
         self._scale_bytes = -(-config.scale_dim * config.scale_type_size // _WORD_BYTES) * _WORD_BYTES
-        self._max_tokens = min(config.max_num_inp_token_per_rank, MAX_TOKENS)
+        limit = ExpertExchange.find_max_tokens(config.world_size)
+        self._max_tokens = min(config.max_num_inp_token_per_rank, limit)
         if self._max_tokens < config.max_num_inp_token_per_rank:
-            warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}: a batch may have at most {MAX_TOKENS} "
+            warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}: a batch may have at most {limit} "
                           "tokens of a rank; a rank with more tokens raises an error, and the other ranks time out", stacklevel=2)
         self._exchange = ExpertExchange(
             context, team, experts=config.world_size, max_tokens=self._max_tokens, top_k=config.num_experts_per_token,
@@ -156,8 +159,7 @@ class EpDispatchCombineOp:
         top_k = self.config.num_experts_per_token
         if input.shape[0] > self._max_tokens:
             raise ValueError(f"the batch has {input.shape[0]} tokens, more than max_num_inp_token_per_rank, "
-                             f"{self.config.max_num_inp_token_per_rank}, or "
-                             f"than {MAX_TOKENS}")
+                             f"{self.config.max_num_inp_token_per_rank}, or than {ExpertExchange.find_max_tokens(self.config.world_size)}")
         if list(indices.shape) != [input.shape[0], top_k]:
             raise ValueError(f"indices must have the shape [{input.shape[0]}, {top_k}], not {list(indices.shape)}")
         # Floor division keeps -1, and ids beyond all experts name no rank.
@@ -203,7 +205,7 @@ class EpDispatchCombineOp:
         received row, already weighted and added over the experts of this rank. `indices` are the indices of the dispatch.
 
         Returns the combined rows [tokens, hidden] and the combined weights. A combined row is the sum of the token's rows, added in rank
-        order. The combined weights are the weights of the dispatch times the number of ranks to which the token went; None if `weights` is
+        order; between hosts, the sums of hosts are added. The combined weights are the weights of the dispatch times the number of ranks to which the token went; None if `weights` is
         None. The values of `weights` are not read, because each rank knows the weights that it sent."""
         results = self._combine(input, weights, indices, Phase.BOTH)
         if call_reset:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from verbena.context import SymmetricContext
+from verbena.integrations.hosts import find_hosts
 from verbena.ops.moe import Dispatched, ExpertExchange, Grouping, Order
 
-MAX_TOKENS = 4096     # of a rank in a call
 _MIN_TOKENS = 32      # of the smallest exchange; the next is twice as large
 _MAX_TOP_K = 32       # ids and weights that travel with a row
 _PARTS = 3            # bfloat16 values whose sum is a float32
@@ -41,15 +41,28 @@ class Sent:
 
 
 class RankRows:
-    """Moves rows between the ranks of a context. The first call with a new shape allocates memory and is collective."""
+    """Moves rows between the ranks of a context. Creating it is collective. The first call with a new shape allocates memory and is
+    collective.
+
+    If the ranks are on several hosts, each host adds its rows of a token in rank order, and rounds the sum. The token's rank then adds
+    the unrounded sum of its own host and the sums of the other hosts, in the order of hosts."""
 
     def __init__(self, context: SymmetricContext) -> None:
-        self._context = context
+        self._context, self.hosts = context, find_hosts(context)  # the host of each rank
         self._exchanges: dict[tuple[int, ...], ExpertExchange] = {}
 
     @property
     def ranks(self) -> int:
         return self._context.size
+
+    @property
+    def num_hosts(self) -> int:
+        return len(set(self.hosts))
+
+    @property
+    def _order(self) -> Order:
+        """The order of the sums. A received row counts as the row of one expert with the weight 1, so Order.REDUCED does not round it."""
+        return Order.EXACT if self.num_hosts == 1 else Order.REDUCED
 
     def free(self) -> None:
         """Frees the exchanges. Collective."""
@@ -58,15 +71,15 @@ class RankRows:
         self._exchanges.clear()
 
     @staticmethod
-    def workspace_bytes(ranks: int, max_tokens: int, hidden: int) -> int:
-        return ExpertExchange.workspace_bytes(ranks, **_options(ranks, max_tokens, hidden))
+    def workspace_bytes(ranks: int, max_tokens: int, hidden: int, hosts: int = 1) -> int:
+        return ExpertExchange.workspace_bytes(ranks, hosts=hosts, exact=hosts == 1, **_options(ranks, max_tokens, hidden))
 
     def _find(self, hidden: int, experts: int, top_k: int, max_tokens: int, max_row_bytes: int = 0, max_scale_bytes: int = 0) -> ExpertExchange:
         key = (hidden, experts, top_k, max_tokens, max_row_bytes, max_scale_bytes)
         if key not in self._exchanges:
             self._exchanges[key] = ExpertExchange(
-                self._context, experts=experts, max_tokens=max_tokens, top_k=top_k, hidden=hidden, exact=True, max_row_bytes=max_row_bytes,
-                max_scale_bytes=max_scale_bytes, blocks=share_multiprocessors())
+                self._context, experts=experts, max_tokens=max_tokens, top_k=top_k, hidden=hidden, exact=self.num_hosts == 1,
+                max_row_bytes=max_row_bytes, max_scale_bytes=max_scale_bytes, blocks=share_multiprocessors())
         return self._exchanges[key]
 
     def exchange_counts(self, per_expert: Any, per_rank: Any, tokens: int) -> tuple[Any, Any, Any]:
@@ -102,11 +115,12 @@ class RankRows:
 
     def _find_for_rows(self, hidden: int, max_tokens: int) -> ExpertExchange:
         """Returns an exchange for at least `max_tokens` tokens of each rank. All ranks choose the same exchange."""
-        if max_tokens > MAX_TOKENS:
-            raise ValueError(f"a rank has {max_tokens} tokens, but a call takes at most {MAX_TOKENS} tokens of each rank")
+        limit = ExpertExchange.find_max_tokens(self.ranks)
+        if max_tokens > limit:
+            raise ValueError(f"a rank has {max_tokens} tokens, but a call takes at most {limit} tokens of each rank")
         options = _options(self.ranks, max_tokens, hidden)
         enough = [key for key in self._exchanges if key[:3] == (hidden, self.ranks, self.ranks) and key[3] >= max_tokens and key[5] == options["max_scale_bytes"]]
-        size = min(key[3] for key in enough) if enough else max(_MIN_TOKENS, 1 << (max_tokens - 1).bit_length())
+        size = min(key[3] for key in enough) if enough else min(limit, max(_MIN_TOKENS, 1 << (max_tokens - 1).bit_length()))
         return self._find(hidden, self.ranks, self.ranks, size, max_scale_bytes=options["max_scale_bytes"])
 
     def _route(self, exchange: ExpertExchange, x: Any, ids: Any, words: Any, rows: int, alignment: int, blocks: int) -> Dispatched:
@@ -115,16 +129,17 @@ class RankRows:
 
     def add(self, rows: Any, sent: Sent, bias: Sequence[Any] = (), blocks: int = 0) -> Any:
         """Returns [tokens, hidden]: for each token of this rank, the sum of the biases and of the rows that other ranks hold for the token.
-        Adds in float32, first the biases, then the rows in the order of sent.ranks, and rounds once. `rows` [rows, hidden] is BF16 and has
-        the layout of the received rows."""
-        if not bias:
-            return sent.exchange.combine(rows, sent.dispatched, Order.EXACT, blocks=_limit(blocks))
+        `rows` [rows, hidden] is BF16 and has the layout of the received rows. On one host, adds in float32, first the biases, then the rows
+        in the order of sent.ranks, and rounds once. On several hosts, adds the biases to the rounded sum of the rows."""
+        if not bias or self.num_hosts > 1:
+            total = sent.exchange.combine(rows, sent.dispatched, self._order, blocks=_limit(blocks))
+            return functools.reduce(operator.add, (one.float() for one in bias), total.float()).to(total.dtype) if bias else total
         return self.add_slots(rows, sent.ranks, 1, 1, bias, sent.exchange.max_tokens, blocks)
 
     def add_slots(self, rows: Any, slots: Any, experts: int, alignment: int, bias: Sequence[Any], max_tokens: int, blocks: int = 0) -> Any:
         """Computes the same sum as add(), but over the rows of experts instead of ranks. Each rank has `experts` experts. `slots` [tokens,
         slots] lists the experts of each token, in the order in which their rows are added. `rows` are grouped by expert, as with
-        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank."""
+        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank. For ranks of one host only."""
         import torch
         tokens, count = slots.shape[0], len(bias)
         exchange = self._find(rows.shape[1], self.ranks * (experts + count), slots.shape[1] + count, max_tokens)
@@ -150,7 +165,7 @@ class RankRows:
             rest = rest - rows[:, begin:begin + top_k].float()
         exchange = self._find(rows.shape[1], ranks, ranks, sent.exchange.max_tokens)
         routed = self._route(exchange, rows.new_zeros([sent.ranks.shape[0], 8]), sent.ranks, None, rows.shape[0], 1, blocks)
-        parts = exchange.combine(rows, routed, Order.EXACT, blocks=_limit(blocks))[:, :width * ranks].float().view(-1, ranks, _PARTS, top_k)
+        parts = exchange.combine(rows, routed, self._order, blocks=_limit(blocks))[:, :width * ranks].float().view(-1, ranks, _PARTS, top_k)
         return functools.reduce(operator.add, functools.reduce(operator.add, parts.unbind(2)).unbind(1))
 
 
@@ -211,5 +226,5 @@ def _limit(blocks: int) -> int:
 
 
 def _options(ranks: int, max_tokens: int, hidden: int) -> dict[str, Any]:
-    return {"experts": ranks, "max_tokens": max_tokens, "top_k": ranks, "hidden": hidden, "exact": True,
+    return {"experts": ranks, "max_tokens": max_tokens, "top_k": ranks, "hidden": hidden,
             "max_scale_bytes": 4 * -(-hidden // 128) + 8 * _MAX_TOP_K}

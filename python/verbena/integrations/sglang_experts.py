@@ -1,4 +1,4 @@
-"""The SGLang plug-in for mixture of experts: dispatch and combine between the ranks of one host (docs/inference.md).
+"""The SGLang plug-in for mixture of experts: dispatch and combine between the ranks of the experts (docs/inference.md).
 
     pip install verbena-*.whl
     export USE_VERBENA_MOE=1
@@ -11,13 +11,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from verbena.integrations.experts import MAX_TOKENS, find_exchanges
+from verbena.integrations.experts import find_exchanges
 from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
 TARGET = "sglang.srt.layers.moe.fused_moe_triton.layer.create_moe_dispatcher"
 _LAYER = "sglang.srt.layers.moe.fused_moe_triton.layer"
 _DISPATCHERS = "sglang.srt.layers.moe.token_dispatcher"
 _UTILS = "sglang.srt.layers.moe.utils"
+find_max_tokens = ExpertExchange.find_max_tokens
 _ALIGNMENT = 128  # of the rows of each expert, as SGLang's DeepGEMM needs them
 
 
@@ -50,7 +51,7 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
         mode = utils.get_deepep_mode()
         batches = 2 if utils.is_tbo_enabled() else 1
         small = exchanges.get(batches, max_tokens=tokens, **options) if mode.enable_low_latency() else []
-        large = exchanges.get(batches, max_tokens=MAX_TOKENS, **options) if mode.enable_normal() else []
+        large = exchanges.get(batches, max_tokens=find_max_tokens(exchanges.size), **options) if mode.enable_normal() else []
     except Exception as error:
         warnings.warn(f"verbena: SGLang keeps its own dispatch and combine for experts: {type(error).__name__}: {error}", stacklevel=2)
         return None

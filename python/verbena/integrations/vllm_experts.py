@@ -1,4 +1,4 @@
-"""The vLLM plug-in for mixture of experts: dispatch and combine between the ranks of vLLM's EP group, on one host (docs/inference.md).
+"""The vLLM plug-in for mixture of experts: dispatch and combine between the ranks of vLLM's EP group (docs/inference.md).
 
     pip install verbena-*.whl
     export USE_VERBENA_MOE=1
@@ -50,7 +50,7 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
         is_batched = bool(parallel.use_batched_activation_format)
         config = importlib.import_module("vllm.config").get_current_vllm_config().parallel_config
         _expect_supported(moe, quant_config, routing_tables, use_monolithic, manager, is_batched, config)
-        shapes = list_sizes(-(-moe.max_num_tokens // max(1, parallel.sp_size)))
+        shapes = list_sizes(-(-moe.max_num_tokens // max(1, parallel.sp_size)), manager.world_size)
         exchanges = find_exchanges(manager.cpu_group)
         if exchanges is None:
             return None

@@ -16,6 +16,8 @@ from verbena.streams import stream_of
 from verbena.team import SymmetricTeam
 
 CAST_BLOCK = 128  # number of elements of a row that share a scale
+# Limits of verbena/moe.h: tokens of a rank in a call, and words of 32 tokens each for all ranks.
+_MAX_TOKENS, _MAX_MASK_WORDS = 4096, 2048
 
 
 class Order(enum.IntEnum):
@@ -114,6 +116,11 @@ class ExpertExchange(CollectivePart):
             raise ValueError(f"an exchange of {ranks} ranks on {hosts} hosts with {experts} experts, {max_tokens} tokens, top-{top_k} and "
                              f"hidden size {hidden} is not supported: docs/moe.md lists the limits")
         return length_bytes
+
+    @staticmethod
+    def find_max_tokens(ranks: int) -> int:
+        """Returns the largest `max_tokens` of an exchange between `ranks` ranks."""
+        return min(_MAX_TOKENS, _MAX_MASK_WORDS // ranks * 32)
 
     def free(self) -> None:
         """Frees the exchange. No kernel on any rank may still be using it. Collective."""

@@ -180,7 +180,7 @@ TEST(OpsModel, RefusesADamagedFile) {
             "ops[0].points[1] is not larger than the previous point");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0] has an impossible time");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2]]}, " + begin + "[[1024, 1, 2]]}"),
-            "ops[1]: repeats an earlier entry");
+            "ops[1] repeats an earlier entry");
 }
 
 }  // namespace

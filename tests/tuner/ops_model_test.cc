@@ -223,13 +223,13 @@ TEST(OpsModel, RefusesADamagedFile) {
             "ops[0].points[1] is not larger than the previous point");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0] has an impossible time");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2]]}, " + begin + "[[1024, 1, 2]]}"),
-            "ops[1]: repeats an earlier entry");
+            "ops[1] repeats an earlier entry");
   const auto between = [&](const char* hosts) {
     return problem_of(begin + "[[1024, 1, 2]], \"hosts\": " + hosts + "}, " + begin + "[[1024, 1, 2]]}");
   };
   EXPECT_EQ(between("2"), "");
-  EXPECT_EQ(between("1"), "ops[1]: repeats an earlier entry");
-  EXPECT_EQ(between("3"), "ops[0].hosts: does not divide ranks");
+  EXPECT_EQ(between("1"), "ops[1] repeats an earlier entry");
+  EXPECT_EQ(between("3"), "ops[0].hosts does not divide ranks");
   EXPECT_THAT(between("0"), HasSubstr("ops[0].hosts"));
 }
 

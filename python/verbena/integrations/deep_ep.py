@@ -143,7 +143,7 @@ class Buffer:
     Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may be in
     use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange.
 
-    If the ranks are on several hosts, there must be the same number of ranks on each; a constructor raises VerbenaError if no exchange can
+    If the ranks are on several hosts, there must be the same number of ranks on each; the constructor raises VerbenaError if no exchange can
     connect the ranks. enable_shrink then needs hosts with one rank each."""
 
     num_sms = 20

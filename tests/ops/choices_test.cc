@@ -51,8 +51,7 @@ TEST(OpsChoices, TwoShotsOfAnyNumberOfVectors) {
   for (const uint32_t ranks : {2U, 4U}) {
     EXPECT_EQ(run(std::vector<int>(ranks, 0),
                   [=](Rank& rank, uint32_t number) -> std::string {
-                    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                      return verbena_last_error();
+                    rank.create_for_all();
                     const verbena_ops_choice two_shot{VERBENA_OPS_TWO_SHOT, 0, 0, 0};
                     for (const size_t vectors : {1, 2, 3, 5, 33, 249}) {
                       const size_t count = vectors * 16 / sizeof(float);
@@ -73,9 +72,8 @@ TEST(OpsChoices, TwoShotsOfAnyNumberOfVectors) {
 std::string create(Rank& rank, const std::string& file) {
   verbena_ops_options options{};
   options.tuning_file = file.c_str();
-  const bool is_created =
-      rank.create(verbena_team_world(rank.context().handle()), options) == VERBENA_SUCCESS;
-  return is_created ? "" : verbena_last_error();
+  check(rank.create(verbena_team_world(rank.context().handle()), options));
+  return "";
 }
 
 // Without the promise of has_windows: rank 0's tensors lie in windows, rank 1's do not, and the direct way
@@ -116,22 +114,20 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
   for (const auto& [capabilities, algorithm] :
        {std::pair("9,9", VERBENA_OPS_BULK_TWO_SHOT), std::pair("9,8", VERBENA_OPS_ONE_SHOT)}) {
     setenv("FAKE_GPU_CAPABILITIES", capabilities, 1);
-    EXPECT_EQ(run({0, 0},
-                  [&](Rank& rank, uint32_t number) -> std::string {
-                    std::string said = create(rank, file);
-                    if (!said.empty()) return said;
-                    verbena_ops_choice chosen{};
-                    if (verbena_ops_choose(rank.ops(), VERBENA_OPS_ALL_REDUCE, kCount * sizeof(float),
-                                           &chosen) != VERBENA_SUCCESS)
-                      return verbena_last_error();
-                    if (chosen.algorithm != algorithm)
-                      return "chose algorithm " + std::to_string(chosen.algorithm);
-                    fill(rank.tensor(0), kCount, number);
-                    said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
-                    if (said.empty()) said = end(rank);
-                    return said.empty() ? compare(rank.tensor(1), kCount, 2) : said;
-                  }),
-              "")
+    EXPECT_EQ(
+        run({0, 0},
+            [&](Rank& rank, uint32_t number) -> std::string {
+              std::string said = create(rank, file);
+              if (!said.empty()) return said;
+              verbena_ops_choice chosen{};
+              check(verbena_ops_choose(rank.ops(), VERBENA_OPS_ALL_REDUCE, kCount * sizeof(float), &chosen));
+              if (chosen.algorithm != algorithm) return "chose algorithm " + std::to_string(chosen.algorithm);
+              fill(rank.tensor(0), kCount, number);
+              said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
+              if (said.empty()) said = end(rank);
+              return said.empty() ? compare(rank.tensor(1), kCount, 2) : said;
+            }),
+        "")
         << capabilities;
   }
   unsetenv("FAKE_GPU_CAPABILITIES");
@@ -144,8 +140,7 @@ TEST(OpsChoices, AGroupIsWhatItsCallsAreOneByOne) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
   EXPECT_EQ(run({0, 0, 0},
                 [](Rank& rank, uint32_t number) -> std::string {
-                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                    return verbena_last_error();
+                  rank.create_for_all();
                   const bool is_grouped = number == 1;
                   const std::vector<uint32_t> chunks = {64, 1024, 64, 256};
                   std::vector<float*> inputs, outputs;
@@ -158,8 +153,7 @@ TEST(OpsChoices, AGroupIsWhatItsCallsAreOneByOne) {
                     const std::string said = all_reduce(rank, inputs.back(), outputs.back(), kCount, &choice);
                     if (!said.empty()) return said;
                   }
-                  if (is_grouped && verbena_ops_group_end(rank.ops(), nullptr) != VERBENA_SUCCESS)
-                    return verbena_last_error();
+                  if (is_grouped) check(verbena_ops_group_end(rank.ops(), nullptr));
                   if (const std::string said = end(rank); !said.empty()) return said;
                   for (size_t i = 0; i < chunks.size(); ++i) {
                     const std::string said = compare(outputs[i], kCount, 3);

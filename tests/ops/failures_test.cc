@@ -232,8 +232,7 @@ TEST(OpsFailures, AfterALateRankNumbersAreRightOrNan) {
     const auto attempt = [&] {
       SharedFlag gave_up;
       return run({0, 0}, [&](Rank& rank, uint32_t number) -> std::string {
-        if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-          return verbena_last_error();
+        rank.create_for_all();
         Replay replay([&](void* stream) { way.enqueue(rank, number, stream); });
         bool is_there = false, were_all = true;
         for (uint32_t step = 0; step < 8; ++step) {
@@ -254,7 +253,7 @@ TEST(OpsFailures, AfterALateRankNumbersAreRightOrNan) {
         const std::string said = verbena_last_error();
         if (result != VERBENA_TIMEOUT || said.find("rank 1") == std::string::npos)
           return std::string(way.name) + ": the next call says " + std::to_string(result) + " " + said;
-        if (verbena_ops_reset(rank.ops()) != VERBENA_SUCCESS) return verbena_last_error();
+        check(verbena_ops_reset(rank.ops()));
         fill(rank, way, number, 9);
         replay.launch();
         if (const std::string wrong = check_step(rank, way, 9, is_there); !wrong.empty()) return wrong;
@@ -271,15 +270,14 @@ TEST(OpsFailures, AResetWaitsForKernelsOfALateRank) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "300", 1);
   const auto attempt = [] {
     return run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
-      if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-        return verbena_last_error();
+      rank.create_for_all();
       const Way way = sum_by("one-shot", VERBENA_OPS_ONE_SHOT);
       fill(rank, way, number, 0);
       if (number == 1) static_cast<void>(verbena_ops_pause(rank.ops(), 900'000'000, nullptr));
       for (int i = 0; i < 3; ++i)
         if (way.enqueue(rank, number, nullptr) != VERBENA_SUCCESS) return kTooBusy;
       if (number == 0) rank.synchronize();
-      if (verbena_ops_reset(rank.ops()) != VERBENA_SUCCESS) return verbena_last_error();
+      check(verbena_ops_reset(rank.ops()));
       bool is_there = false;
       for (uint32_t step = 1; step < 6; ++step) {
         fill(rank, way, number, step);
@@ -301,8 +299,7 @@ TEST(OpsFailures, CopyEnginesMeetALateRank) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "300", 1);
   const auto attempt = [] {
     return run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
-      if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-        return verbena_last_error();
+      rank.create_for_all();
       const Way way = gather_by("copy engines", VERBENA_OPS_COPY_ENGINES);
       for (uint32_t step = 0; step < 2; ++step) {
         fill(rank, way, number, step);
@@ -330,8 +327,7 @@ TEST(OpsFailures, CopyEnginesMeetALateRank) {
 // once.
 TEST(OpsFailures, WrongCountsAreToldToAll) {
   const std::string said = run({0, 0, 0}, [](Rank& rank, uint32_t number) -> std::string {
-    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-      return verbena_last_error();
+    rank.create_for_all();
     const auto counts = rank.context().allocate(64);
     for (int i = 0; i < 3; ++i) counts.address<int64_t>()[i] = 8;
     if (number == 1) counts.address<int64_t>()[2] = int64_t{1} << 40;
@@ -342,7 +338,7 @@ TEST(OpsFailures, WrongCountsAreToldToAll) {
         verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts.address<int64_t>(),
                                  nullptr, &sizes, nullptr, nullptr);
     rank.synchronize();
-    if (first != VERBENA_SUCCESS) return verbena_last_error();
+    check(first);
     for (int i = 0; i < 24; ++i)
       if (!std::isnan(rank.tensor(1)[i])) return "the output is not NaN";
     if (rank.tensor(1)[24] != -1) return "wrote beyond the output";
@@ -362,8 +358,7 @@ TEST(OpsFailures, OffsetsBeyondTheTensorsAreRefused) {
   for (const Case& one : {Case{8, 17}, Case{8, -1}, Case{-8, 0}, Case{8, INT64_MAX}, Case{INT64_MAX, 8}}) {
     EXPECT_EQ(run({0, 0},
                   [&](Rank& rank, uint32_t number) -> std::string {
-                    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                      return verbena_last_error();
+                    rank.create_for_all();
                     const auto memory = rank.context().allocate(64);
                     auto* const counts = memory.address<int64_t>();
                     counts[0] = 8;
@@ -372,9 +367,8 @@ TEST(OpsFailures, OffsetsBeyondTheTensorsAreRefused) {
                     counts[3] = one.offset;
                     fill(rank, sum_by("", VERBENA_OPS_ONE_SHOT), number, 0);
                     const verbena_ops_sizes sizes{4, 96, 96, 32};
-                    if (verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts,
-                                                 counts + 2, &sizes, nullptr, nullptr) != VERBENA_SUCCESS)
-                      return verbena_last_error();
+                    check(verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts,
+                                                   counts + 2, &sizes, nullptr, nullptr));
                     rank.synchronize();
                     if (rank.tensor(1)[24] != -1) return "wrote beyond the output";
                     return rank.all_reduce() == VERBENA_INVALID_ARGUMENT ? "" : "not refused";
@@ -388,14 +382,12 @@ TEST(OpsFailures, CallsThatDifferAreNamedWhereTheyAreCompared) {
   setenv("VERBENA_OPS_CHECK", "1", 1);
   const auto run_calls = [](const std::function<verbena_result(Rank&, uint32_t)>& call) {
     return run({0, 0}, [&](Rank& rank, uint32_t number) -> std::string {
-      if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-        return verbena_last_error();
+      rank.create_for_all();
       // Addresses are each rank's own.
-      if (verbena_ops_all_reduce(rank.ops(), rank.tensor(0) + number, rank.tensor(number), 96,
-                                 VERBENA_OPS_FLOAT32, VERBENA_OPS_SUM, nullptr, nullptr) != VERBENA_SUCCESS)
-        return verbena_last_error();
+      check(verbena_ops_all_reduce(rank.ops(), rank.tensor(0) + number, rank.tensor(number), 96,
+                                   VERBENA_OPS_FLOAT32, VERBENA_OPS_SUM, nullptr, nullptr));
       rank.synchronize();
-      if (call(rank, number) != VERBENA_SUCCESS) return verbena_last_error();
+      check(call(rank, number));
       rank.synchronize();
       const bool is_taken = rank.all_reduce() == VERBENA_SUCCESS;
       rank.synchronize();
@@ -487,8 +479,7 @@ TEST(OpsFailures, TooManyRanks) {
 // The error of a failed read of the GPU's memory is told.
 TEST(OpsFailures, AnErrorWordThatCannotBeRead) {
   const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
-    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-      return verbena_last_error();
+    rank.create_for_all();
     if (number == 0) return "";
     const std::string gpus = std::getenv("FAKE_GPUS");
     setenv("FAKE_GPUS", "1", 1);  // this rank's GPU has gone
@@ -531,8 +522,7 @@ TEST(OpsFailures, DifferentGpusChooseAlike) {
   setenv("FAKE_GPU_CAPABILITIES", "9,8", 1);
   EXPECT_EQ(run({0, 0},
                 [](Rank& rank, uint32_t number) -> std::string {
-                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                    return verbena_last_error();
+                  rank.create_for_all();
                   // Two rows of 512 numbers, bfloat16 ones.
                   constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000;
                   auto* const input = reinterpret_cast<uint16_t*>(rank.tensor(0));
@@ -545,9 +535,8 @@ TEST(OpsFailures, DifferentGpusChooseAlike) {
                   norm.output = output;
                   norm.output_stride = 1024;
                   const verbena_ops_choice choice{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
-                  if (verbena_ops_all_reduce_norm(rank.ops(), input, input, VERBENA_OPS_BFLOAT16, &norm,
-                                                  VERBENA_OPS_AUTO, &choice, nullptr) != VERBENA_SUCCESS)
-                    return verbena_last_error();
+                  check(verbena_ops_all_reduce_norm(rank.ops(), input, input, VERBENA_OPS_BFLOAT16, &norm,
+                                                    VERBENA_OPS_AUTO, &choice, nullptr));
                   rank.synchronize();
                   char text[512] = "";
                   if (verbena_ops_get_error(rank.ops(), text, sizeof(text)) != VERBENA_SUCCESS) return text;
@@ -618,15 +607,14 @@ TEST(OpsFailures, MemoryFollowsTheNumberOfBlocks) {
 TEST(OpsFailures, ChunksAreMultiplesOfAVector) {
   EXPECT_EQ(run({0, 0},
                 [](Rank& rank, uint32_t) -> std::string {
-                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                    return verbena_last_error();
+                  rank.create_for_all();
                   for (const uint32_t bytes : {1U, 24U, 4097U}) {
                     const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, bytes};
                     if (rank.all_reduce(&choice) != VERBENA_INVALID_ARGUMENT)
                       return std::to_string(bytes) + " were taken";
                   }
                   const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, 48};
-                  if (rank.all_reduce(&choice) != VERBENA_SUCCESS) return verbena_last_error();
+                  check(rank.all_reduce(&choice));
                   return rank.has_sum(2, 1) ? "" : "wrong";
                 }),
             "");

@@ -30,9 +30,9 @@ TEST(OpsAcrossHosts, TeamsOfOneHostAndOfSeveralSideBySide) {
                 [](Rank& rank, uint32_t number) -> std::string {
                   const SymmetricTeam team =
                       rank.context().split(rank.context().world(), number == 4 ? -1 : number / 2);
-                  if (rank.create(team.handle()) != VERBENA_SUCCESS) return verbena_last_error();
+                  check(rank.create(team.handle()));
                   if (number == 4) return "";
-                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  check(rank.all_reduce());
                   return rank.has_sum(2, number < 2 ? 1 : 5) ? "" : "wrong";
                 }),
             "");
@@ -42,9 +42,8 @@ TEST(OpsAcrossHosts, TeamsOfOneHostAndOfSeveralSideBySide) {
 TEST(OpsAcrossHosts, RanksOfAHostNeedNotBeNeighbours) {
   EXPECT_EQ(run({0, 1, 0, 1},
                 [](Rank& rank, uint32_t) -> std::string {
-                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                    return verbena_last_error();
-                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  rank.create_for_all();
+                  check(rank.all_reduce());
                   return rank.has_sum(4, 6) ? "" : "wrong";
                 }),
             "");
@@ -52,8 +51,7 @@ TEST(OpsAcrossHosts, RanksOfAHostNeedNotBeNeighbours) {
 
 TEST(OpsAcrossHosts, RefusesWhatThereIsNot) {
   const std::string said = run({0, 1}, [](Rank& rank, uint32_t) -> std::string {
-    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-      return verbena_last_error();
+    rank.create_for_all();
     std::string all;
     const auto refuse = [&](verbena_result result) {
       all += result == VERBENA_INVALID_USAGE ? "" : std::string(" not refused: ") + verbena_last_error();
@@ -80,8 +78,7 @@ TEST(OpsAcrossHosts, RefusesWhatThereIsNot) {
 TEST(OpsAcrossHosts, LosslessCallsAreAskedForByAllRanks) {
   setenv("VERBENA_OPS_CHECK", "1", 1);
   const std::string said = run({0, 1}, [](Rank& rank, uint32_t number) -> std::string {
-    if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-      return verbena_last_error();
+    rank.create_for_all();
     const verbena_ops_choice lossless{VERBENA_OPS_LOSSLESS, 0, 0, 0};
     const auto sum = [&](const verbena_ops_choice* choice) {
       auto* const input = reinterpret_cast<uint16_t*>(rank.tensor(0));
@@ -92,13 +89,13 @@ TEST(OpsAcrossHosts, LosslessCallsAreAskedForByAllRanks) {
     };
     for (const verbena_ops_choice* const choice :
          {&lossless, static_cast<const verbena_ops_choice*>(nullptr)}) {
-      if (sum(choice) != VERBENA_SUCCESS) return verbena_last_error();
+      check(sum(choice));
       rank.synchronize();
       const auto* const output = reinterpret_cast<const uint16_t*>(rank.tensor(1));
       for (size_t i = 0; i < kCount; ++i)
         if (output[i] != 0x4040) return "wrong";
     }
-    if (sum(number == 0 ? &lossless : nullptr) != VERBENA_SUCCESS) return verbena_last_error();
+    check(sum(number == 0 ? &lossless : nullptr));
     rank.synchronize();
     char text[512] = "";
     (void)verbena_ops_get_error(rank.ops(), text, sizeof(text));
@@ -115,9 +112,8 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "1000", 1);
   EXPECT_EQ(run({0, 0, 1, 1},
                 [](Rank& rank, uint32_t number) -> std::string {
-                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                    return verbena_last_error();
-                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  rank.create_for_all();
+                  check(rank.all_reduce());
                   if (!rank.has_sum(4, 6)) return "wrong";
                   if (number == 3) {
                     std::this_thread::sleep_for(std::chrono::seconds(3));
@@ -129,8 +125,8 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
                   const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
                   if (result != VERBENA_TIMEOUT || std::string(text).find("of rank 3") == std::string::npos)
                     return std::string("said: ") + text;
-                  if (verbena_ops_reset(rank.ops()) != VERBENA_SUCCESS) return verbena_last_error();
-                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  check(verbena_ops_reset(rank.ops()));
+                  check(rank.all_reduce());
                   return rank.has_sum(4, 6) ? "" : "wrong after a reset";
                 }),
             "");
@@ -144,16 +140,15 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndNotTheOneThatWaitsForIt) {
   setenv("VERBENA_SYMM_TIMEOUT_MS", "4000", 1);
   EXPECT_EQ(run({0, 0, 1, 1},
                 [](Rank& rank, uint32_t number) -> std::string {
-                  if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
-                    return verbena_last_error();
-                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  rank.create_for_all();
+                  check(rank.all_reduce());
                   if (!rank.has_sum(4, 6)) return "wrong";
                   if (number == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
                   if (number == 3) {
                     std::this_thread::sleep_for(std::chrono::seconds(7));
                     return "";
                   }
-                  if (rank.all_reduce() != VERBENA_SUCCESS) return verbena_last_error();
+                  check(rank.all_reduce());
                   rank.synchronize();
                   char text[512] = "";
                   const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));

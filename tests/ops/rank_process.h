@@ -45,6 +45,7 @@ class Rank {
     options.blocks = 2;
     return verbena_ops_create(context_.handle(), team, &options, &ops_);
   }
+  void create_for_all() { check(create(verbena_team_world(context_.handle()))); }
   float* tensor(size_t index) { return windows_[index].address<float>(); }
   verbena_result all_reduce(const verbena_ops_choice* choice = nullptr) {
     for (size_t i = 0; i < kCount; ++i) tensor(0)[i] = static_cast<float>(i + rank_);

@@ -87,11 +87,11 @@ double measure_tcp(const std::string& to, size_t bytes, int streams) {
 struct End {
   explicit End(int end_socket) : socket(end_socket) {
     meet(socket, pair);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     far = hear<RemoteMemory>(socket);
   }
   void write(size_t bytes) {
-    if (Send(IBV_WR_RDMA_WRITE, 0).from(memory, 0, bytes).to(far.address, far.rkey).post(pair) != 0) abort();
+    if (Send(IBV_WR_RDMA_WRITE, 0).from(memory, 0, bytes).to(far).post(pair) != 0) abort();
   }
   void wait() {
     ibv_wc wc{};
@@ -139,7 +139,7 @@ double measure_half_turn(End& end, bool is_first) {
     }
     times.push_back(count_seconds_since(start) * 5e5);
     if (turn % 64 == 63) {  // the send queue is given back by a completion
-      Send(IBV_WR_RDMA_WRITE, 2).from(end.memory, 0, 8).to(end.far.address + 64, end.far.rkey).post(end.pair);
+      Send(IBV_WR_RDMA_WRITE, 2).from(end.memory, 0, 8).to(end.far + 64).post(end.pair);
       end.wait();
     }
   }

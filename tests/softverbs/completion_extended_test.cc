@@ -42,9 +42,7 @@ struct ExtendedEnd {
   explicit ExtendedEnd(uint64_t flags) : node(flags) { pair.connect(pair.address()); }
   void exchange() {
     ASSERT_EQ(pair.post_receive(1, buffer, 0, 64), 0);
-    Send send(IBV_WR_SEND_WITH_IMM, 2);
-    send.from(buffer, 64, 40).with_immediate(77);
-    ASSERT_EQ(send.post(pair), 0);
+    ASSERT_EQ(Send(IBV_WR_SEND_WITH_IMM, 2).from(buffer, 64, 40).with_immediate(77).post(pair), 0);
   }
 
   ExtendedNode node;

@@ -16,9 +16,7 @@ struct ResizeTest : ::testing::Test {
 
   ResizeTest() { pair.connect(pair.address()); }
   void write(uint64_t wr_id) {
-    Send send(IBV_WR_RDMA_WRITE, wr_id);
-    send.from(buffer, 0, 8).to(buffer.address() + 32, buffer.mr()->rkey);
-    ASSERT_EQ(send.post(pair), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, wr_id).from(buffer, 0, 8).to(buffer.remote(32)).post(pair), 0);
   }
 };
 
@@ -38,9 +36,7 @@ TEST_F(ResizeTest, ReceivesGoToTheNewRingToo) {
   ASSERT_EQ(ibv_resize_cq(node.cq, 64), 0);
   for (uint64_t i = 0; i < 20; ++i) {
     ASSERT_EQ(pair.post_receive(100 + i, buffer, 32, 8), 0);
-    Send send(IBV_WR_SEND, i);
-    send.from(buffer, 0, 8);
-    ASSERT_EQ(send.post(pair), 0);
+    ASSERT_EQ(Send(IBV_WR_SEND, i).from(buffer, 0, 8).post(pair), 0);
   }
   EXPECT_EQ(node.wait_completions(40).size(), 40u);
 }

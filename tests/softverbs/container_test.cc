@@ -92,11 +92,11 @@ class ContainerTest : public ::testing::TestWithParam<Containers> {
     meet(socket, pair);
     source.fill(host);
     ASSERT_EQ(pair.post_receive(2, target, 0, 0), 0);
-    tell(socket, RemoteMemory{target.address(), target.mr()->rkey});
+    tell(socket, target.remote());
     const auto remote = hear<RemoteMemory>(socket);
     ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 1)
                   .from(source, 0, kBytes)
-                  .to(remote.address, remote.rkey)
+                  .to(remote)
                   .with_immediate(host)
                   .post(pair),
               0);

@@ -45,9 +45,7 @@ TEST_F(DeviceMemoryTest, RequestsReachItFromZero) {
   QueuePair pair(node);
   pair.connect(pair.address());
   Send send(IBV_WR_RDMA_WRITE, 1);
-  send.from(buffer, 0, 64).to(8, region->rkey);
-  ASSERT_EQ(send.post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(send.from(buffer, 0, 64).to(8, region->rkey).run(pair), IBV_WC_SUCCESS);
   uint8_t back[64];
   EXPECT_EQ(ibv_memcpy_from_dm(back, memory, 1024 + 8, sizeof(back)), 0);
   EXPECT_EQ(memcmp(back, buffer.data(), sizeof(back)), 0);

@@ -26,8 +26,7 @@ class EventTest : public ::testing::Test {
  protected:
   void SetUp() override { pair.connect(pair.address()); }
   void write(unsigned flags = IBV_SEND_SIGNALED) {
-    Send send(IBV_WR_RDMA_WRITE, 1, flags);
-    ASSERT_EQ(send.from(buffer, 0, 8).to(buffer.address() + 64, buffer.mr()->rkey).post(pair), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, flags).from(buffer, 0, 8).to(buffer.remote(64)).post(pair), 0);
   }
   void take_event() {
     ibv_cq* cq = nullptr;

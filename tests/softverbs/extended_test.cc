@@ -61,8 +61,7 @@ TEST(AtomicTest, AdditionsOfSeveralProcessesAddUp) {
       pair.connect(hear<Address>(socket));
       const auto far = hear<RemoteMemory>(socket);
       for (uint64_t n = 0; n < kAdditions; ++n) {
-        ASSERT_EQ(make_atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, result, far, 1, 0).post(pair), 0);
-        ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+        ASSERT_EQ(make_atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, result, far, 1, 0).run(pair), IBV_WC_SUCCESS);
       }
       tell(socket, true);
     }));
@@ -74,7 +73,7 @@ TEST(AtomicTest, AdditionsOfSeveralProcessesAddUp) {
     pairs.push_back(std::make_unique<QueuePair>(node));
     tell(child->socket(), pairs.back()->address());
     pairs.back()->connect(hear<Address>(child->socket()));
-    tell(child->socket(), RemoteMemory{counter.address(), counter.mr()->rkey});
+    tell(child->socket(), counter.remote());
   }
   for (auto& child : children) hear<bool>(child->socket());
   EXPECT_EQ(load(counter.data()), 3 * kAdditions);

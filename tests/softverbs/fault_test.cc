@@ -41,12 +41,10 @@ TEST_F(FaultTest, AQueryTellsHowManyPacketsWereCarriedOut) {
   for (const size_t bytes : {0, 1, 4096, 4097, 8192}) {  // 1 + 1 + 1 + 2 + 2 of 4096 bytes
     Send send = write(bytes);
     send.request.send_flags = IBV_SEND_SIGNALED;
-    ASSERT_EQ(send.post(*left), 0);
-    ASSERT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(send.run(*left), IBV_WC_SUCCESS);
   }
-  ASSERT_EQ(
-      Send(IBV_WR_RDMA_READ, 2).from(source, 0, 5000).to(target.address(), target.mr()->rkey).post(*left),
-      0);  // 2
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 2).from(source, 0, 5000).to(target.remote()).post(*left),
+            0);  // 2
   Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 3);
   ASSERT_EQ(add.from(source, 0, 8).add(1, {target.address(), target.mr()->rkey}).post(*left), 0);  // 1
   for (const ibv_wc& wc : left_node.wait_completions(2)) ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -91,12 +89,11 @@ TEST_F(FaultTest, PathMtusThatDiffer) {
       ASSERT_EQ(left->to_ready_to_send() | right->to_ready_to_send(), 0);
       const auto request = [&](size_t bytes) {
         Send send(reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 1);
-        send.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
+        send.from(source, 0, bytes).to(target.remote());
         return send;
       };
       Send single = request(1024);
-      ASSERT_EQ(single.post(*left), 0);
-      EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS) << "one packet";
+      ASSERT_EQ(single.run(*left), IBV_WC_SUCCESS) << "one packet";
       expect_failure(request(1025), IBV_WC_REM_INV_REQ_ERR);
       expect_async(right_node.context, IBV_EVENT_QP_REQ_ERR, right->qp);
     }
@@ -126,7 +123,7 @@ TEST_F(FaultTest, RemoteMemoryWithoutPermission) {
   Buffer read_only(right_node, 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
   connect();
   Send send = write(64);
-  expect_failure(send.to(read_only.address(), read_only.mr()->rkey), IBV_WC_REM_ACCESS_ERR);
+  expect_failure(send.to(read_only.remote()), IBV_WC_REM_ACCESS_ERR);
   expect_async(right_node.context, IBV_EVENT_QP_ACCESS_ERR, right->qp);
 }
 
@@ -141,7 +138,7 @@ TEST_F(FaultTest, RemoteMemoryOfAnotherDomain) {
   Buffer other(stranger, 64);
   connect();
   Send send = write(64);
-  expect_failure(send.to(other.address(), other.mr()->rkey), IBV_WC_REM_ACCESS_ERR);
+  expect_failure(send.to(other.remote()), IBV_WC_REM_ACCESS_ERR);
   expect_async(right_node.context, IBV_EVENT_QP_ACCESS_ERR, right->qp);
 }
 
@@ -272,8 +269,7 @@ TEST_F(FaultTest, ResetForgetsEverythingAndConnectsAgain) {
   source.fill(9);
   Send send = write(100);
   send.request.send_flags = IBV_SEND_SIGNALED;
-  ASSERT_EQ(send.post(*left), 0);
-  EXPECT_EQ(left_node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(send.run(*left), IBV_WC_SUCCESS);
   EXPECT_TRUE(target.matches(9, 100));
 }
 
@@ -285,9 +281,7 @@ TEST_F(FaultTest, CompletionQueueOverrunIsAnEvent) {
   QueuePair loop(node);
   loop.connect(loop.address());
   for (uint64_t i = 0; i < 6; ++i) {
-    ASSERT_EQ(
-        Send(IBV_WR_RDMA_WRITE, i).from(buffer, 0, 8).to(buffer.address() + 8, buffer.mr()->rkey).post(loop),
-        0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(buffer, 0, 8).to(buffer.remote(8)).post(loop), 0);
   }
   expect_async(node.context, IBV_EVENT_CQ_ERR, node.cq);
 }

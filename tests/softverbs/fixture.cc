@@ -228,6 +228,12 @@ int Send::post(QueuePair& queue_pair) {
   return post_together(queue_pair, {this});
 }
 
+ibv_wc_status Send::run(QueuePair& queue_pair) {
+  const int error = post(queue_pair);
+  EXPECT_EQ(error, 0);
+  return error == 0 ? queue_pair.node().wait_completion().status : IBV_WC_GENERAL_ERR;
+}
+
 int post_together(const QueuePair& pair, const std::vector<Send*>& sends) {
   for (size_t i = 0; i < sends.size(); ++i) {
     ibv_send_wr& request = sends[i]->request;

@@ -40,6 +40,14 @@ class Node {
 inline constexpr int kAllAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
+// Where a peer of its owner reads and writes.
+struct RemoteMemory {
+  uint64_t address;
+  uint32_t rkey;
+
+  RemoteMemory operator+(uint64_t offset) const { return {address + offset, rkey}; }
+};
+
 class Buffer {
  public:
   Buffer(Node& node, size_t bytes, int access = kAllAccess);
@@ -51,6 +59,7 @@ class Buffer {
   size_t size() const { return memory_.size(); }
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   ibv_mr* mr() const { return mr_; }
+  RemoteMemory remote(uint64_t offset = 0) const { return {address() + offset, mr_->rkey}; }
   void drop_mr();
   void fill(uint8_t seed);
   bool matches(uint8_t seed, size_t bytes) const;
@@ -83,6 +92,7 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   ibv_qp* qp = nullptr;
+  Node& node() { return node_; }
   Address address() const;
   void connect(const Address& peer);  // to RTS
   int to_init();
@@ -99,13 +109,6 @@ class QueuePair {
   QpOptions options_;
 };
 
-struct RemoteMemory {
-  uint64_t address;
-  uint32_t rkey;
-
-  RemoteMemory operator+(uint64_t offset) const { return {address + offset, rkey}; }
-};
-
 // A send work request with up to a few pieces, filled step by step.
 struct Send {
   ibv_send_wr request{};
@@ -120,6 +123,8 @@ struct Send {
   // What a fetch-and-add adds, and where.
   Send& add(uint64_t operand, const RemoteMemory& remote);
   int post(QueuePair& queue_pair);
+  // Posts it, and waits for the next completion of the queue pair's node, which is its own.
+  ibv_wc_status run(QueuePair& queue_pair);
 };
 
 // Posts requests in one call.

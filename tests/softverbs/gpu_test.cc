@@ -68,8 +68,8 @@ void order(int socket, Command command) {
   }
 }
 
-void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteMemory far,
-              ibv_wr_opcode opcode, size_t bytes, uint8_t seed) {
+void transfer(int socket, QueuePair& pair, Registered& near, RemoteMemory far, ibv_wr_opcode opcode,
+              size_t bytes, uint8_t seed) {
   const size_t offset = bytes % 64 == 0 ? 0 : 4, end = offset + bytes;
   const bool is_read = opcode == IBV_WR_RDMA_READ;
   const bool has_receive = opcode == IBV_WR_SEND || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -81,8 +81,7 @@ void transfer(int socket, Node& node, QueuePair& pair, Registered& near, RemoteM
     order(socket, {Order::kClear, 0, 0, end});
   }
   if (has_receive) order(socket, {Order::kPostReceive, 0, offset, bytes});
-  ASSERT_EQ(Send(opcode, 1).from(near.piece(offset, bytes)).to(far + offset).post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(opcode, 1).from(near.piece(offset, bytes)).to(far + offset).run(pair), IBV_WC_SUCCESS);
   if (has_receive) order(socket, {Order::kExpect, 0, SIZE_MAX, 0});
   if (is_read) {
     EXPECT_TRUE(near.memory.matches(seed, offset, bytes));
@@ -102,7 +101,7 @@ void drive_all(int socket, Kind far_kind) {
       for (const size_t bytes : kSizes) {
         SCOPED_TRACE(std::string(get_name(near_kind)) + " to " + get_name(far_kind) + ", opcode " +
                      std::to_string(opcode) + ", bytes " + std::to_string(bytes));
-        transfer(socket, node, pair, near, far, opcode, bytes, seed++);
+        transfer(socket, pair, near, far, opcode, bytes, seed++);
         if (::testing::Test::HasFailure()) break;
       }
     }
@@ -134,12 +133,12 @@ void drive_one_process(Kind far_kind) {
                    std::to_string(bytes));
       near.memory.fill(++seed, bytes);
       far.memory.clear(bytes);
-      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, bytes)).to(far.remote()).post(pair), 0);
-      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, bytes)).to(far.remote()).run(pair),
+                IBV_WC_SUCCESS);
       EXPECT_TRUE(far.memory.matches(seed, 0, bytes));
       near.memory.clear(bytes);
-      ASSERT_EQ(Send(IBV_WR_RDMA_READ, 2).from(near.piece(0, bytes)).to(far.remote()).post(pair), 0);
-      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_READ, 2).from(near.piece(0, bytes)).to(far.remote()).run(pair),
+                IBV_WC_SUCCESS);
       EXPECT_TRUE(near.memory.matches(seed, 0, bytes));
     }
   }
@@ -441,7 +440,7 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
                            headers.mr()->lkey, near.mr->lkey, kDataBytes, handle, there.number});
       before = count_copy_calls();
       ASSERT_EQ(end.post(packets), 0);
-      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
       EXPECT_TRUE(hear<bool>(child.socket()));
       ibv_destroy_ah(handle);
     }
@@ -504,8 +503,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
     for (int round = 0; round < kRounds; ++round) {
       const auto far = hear<RemoteMemory>(child.socket());
       near.memory.fill(static_cast<uint8_t>(round));
-      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).post(pair), 0);
-      EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).run(pair), IBV_WC_SUCCESS);
       tell(child.socket(), true);
     }
   });
@@ -535,8 +533,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
     auto [node, pair] = Connected(child.socket());
     const auto far = hear<RemoteMemory>(child.socket());
     Registered near(node, Kind::kDevice, 0);
-    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).run(pair), IBV_WC_SUCCESS);
     tell(child.socket(), true);
     exit(0);
   });
@@ -731,8 +728,7 @@ TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
     const auto owners_pair = hear<uint32_t>(owner.socket());
     Registered near(node, Kind::kPageable, 0);
     near.memory.fill(kSeed, kBytes);
-    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).post(pair), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, kBytes)).to(far).run(pair), IBV_WC_SUCCESS);
 
     uint8_t* theirs = find_tables(get_qp_slot(owners_pair));
     uint8_t* own = find_tables(get_qp_slot(pair.qp->qp_num));

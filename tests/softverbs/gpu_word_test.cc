@@ -59,8 +59,7 @@ void drive_adds(Kind far_kind) {
   std::sort(before.begin(), before.end());
   for (uint64_t i = 0; i < 2 * kAdds; ++i) EXPECT_EQ(before[i], i);
   Buffer copy(node, 8);
-  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 1).from(copy, 0, 8).to(far.remote(64)).post(first), 0);
-  ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 1).from(copy, 0, 8).to(far.remote(64)).run(first), IBV_WC_SUCCESS);
   uint64_t sum = 0;
   memcpy(&sum, copy.data(), 8);
   EXPECT_EQ(sum, 2 * kAdds);
@@ -304,8 +303,8 @@ void drive_add_of_the_dead() {
   dying.kill();
   expect_requests(first, 0);
   for (uint64_t round = 0; round < 4; ++round) {
-    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).post(first), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).run(first),
+              IBV_WC_SUCCESS);
     uint64_t former = 0;
     memcpy(&former, result.data(), 8);
     EXPECT_EQ(former, round < 2 ? round : round - 2);
@@ -321,8 +320,7 @@ void drive_unlikely_word(Kind kind) {
   Buffer value(node, 8), result(node, 8);
   memcpy(value.data(), &kUnlikely, 8);
   for (const auto* memory : {&near, &far}) {
-    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(value, 0, 8).to(memory->remote()).post(first), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(value, 0, 8).to(memory->remote()).run(first), IBV_WC_SUCCESS);
   }
   ASSERT_EQ(post_write_and_add(first, near.piece(0, 8), far.remote(64), result, far.remote()), 0);
   for (const ibv_wc& completion : node.wait_completions(2)) ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
@@ -394,8 +392,8 @@ void drive_stop(Kind far_kind, Requests requests, uint64_t completions_before, b
   ASSERT_EQ(node.wait_completions(left).size(), static_cast<size_t>(left));
   QueuePair reads(node), source_of_reads(node);
   meet(reads, source_of_reads);
-  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 0).from(found, 0, found.size()).to(far.remote()).post(reads), 0);
-  ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 0).from(found, 0, found.size()).to(far.remote()).run(reads),
+            IBV_WC_SUCCESS);
   EXPECT_EQ(counted, (read_expected_packet(far_end) - first_packet) & 0xffffff) << "it changed when stopped";
   for (uint64_t i = 0; i < kRequests; ++i)
     EXPECT_EQ(found.data()[kStride * i], i < counted ? 1 : 0) << "request " << i << " of " << counted;
@@ -463,8 +461,7 @@ void drive_add_beside_held_copies(bool is_behind) {
     EXPECT_EQ(posted.get(), 0);
     EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
     if (!is_wired) {
-      ASSERT_EQ(Send(IBV_WR_RDMA_READ, 3).from(result_of_other, 0, 8).to(word).post(other), 0);
-      EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_READ, 3).from(result_of_other, 0, 8).to(word).run(other), IBV_WC_SUCCESS);
       EXPECT_EQ(result_of_other.data()[0], 0) << "the add has overtaken the put";
       EXPECT_TRUE(hold_copies(false));
     }
@@ -735,8 +732,8 @@ void drive_killed(Kind kind, useconds_t round) {
   hear<bool>(dying.socket());
   uint64_t adds = 0, word = 0, written = 0;
   const auto add_one = [&] {
-    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).post(first), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).run(first),
+              IBV_WC_SUCCESS);
     memcpy(&word, result.data(), 8);
     EXPECT_EQ(word & UINT32_MAX, adds);
     ++adds;

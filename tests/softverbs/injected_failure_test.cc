@@ -124,9 +124,7 @@ TEST_P(InjectedFailureTest, OnlyTheChosenOpcode) {
   use_plan("fail opcode=SEND,RDMA_READ status=LOC_QP_OP nth=1");
   InjectedLink link;
   EXPECT_EQ(link.write_once(1).status, IBV_WC_SUCCESS);
-  Send read(IBV_WR_RDMA_READ, 2);
-  ASSERT_EQ(read.from(link.source, 0, 8).to(link.target.address(), link.target.mr()->rkey).post(*link.left),
-            0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 2).from(link.source, 0, 8).to(link.target.remote()).post(*link.left), 0);
   EXPECT_EQ(link.left_node.wait_completion().status, IBV_WC_LOC_QP_OP_ERR);
 }
 

@@ -36,13 +36,13 @@ TEST(KilledTest, WaitingSendsFailWhenThePeerIsKilled) {
 TEST(KilledTest, LaterPostsToAKilledPeerFail) {
   Child child([](int socket) {
     auto [node, memory, pair] = ConnectedMemory(socket, 64);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     pause();
   });
   auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   const auto remote = hear<RemoteMemory>(child.socket());
   child.kill();
-  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, 0).from(memory, 0, 8).to(remote.address, remote.rkey).post(pair), 0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, 0).from(memory, 0, 8).to(remote).post(pair), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
 }
@@ -200,14 +200,13 @@ TEST(KilledTest, ExitInTheMiddleOfALargeWriteEndsTheQueuePair) {
   constexpr size_t kBytes = 64 << 20;
   Child child([](int socket) {
     auto [node, memory, pair] = ConnectedMemory(socket, kBytes);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     pause();
   });
   auto [node, memory, pair] = ConnectedMemory(child.socket(), kBytes);
   const auto remote = hear<RemoteMemory>(child.socket());
   for (uint64_t i = 0; i < 32; ++i) {
-    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair),
-              0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, i).from(memory, 0, kBytes).to(remote).post(pair), 0);
   }
   node.wait_completion();
   child.kill();

@@ -22,9 +22,7 @@ struct MemoryChangeTest : ::testing::Test {
     source.fill(5);
   }
   ibv_wc_status write(uint64_t address, uint32_t rkey) {
-    Send send(IBV_WR_RDMA_WRITE, 1);
-    send.from(source, 0, 64).to(address, rkey);
-    EXPECT_EQ(send.post(pair), 0);
+    EXPECT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(source, 0, 64).to(address, rkey).post(pair), 0);
     return node.wait_completion().status;
   }
 };

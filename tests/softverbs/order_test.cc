@@ -38,15 +38,14 @@ void use_cpu(int index) {
 }
 
 // Writes blocks whose every word is the round's number, until the peer has seen enough.
-void write_rounds(Node& node, QueuePair& pair, Buffer& source, size_t bytes, RemoteMemory remote,
-                  bool is_inline, const std::atomic<bool>& stop) {
+void write_rounds(QueuePair& pair, Buffer& source, size_t bytes, RemoteMemory remote, bool is_inline,
+                  const std::atomic<bool>& stop) {
   use_cpu(1);
   const unsigned flags = IBV_SEND_SIGNALED | (is_inline ? unsigned{IBV_SEND_INLINE} : 0u);
   for (uint64_t round = 1; !stop; ++round) {
     for (size_t at = 0; at < bytes; at += 8) memcpy(source.data() + at, &round, 8);
-    Send write(IBV_WR_RDMA_WRITE, round, flags);
-    ASSERT_EQ(write.from(source, 0, bytes).to(remote.address, remote.rkey).post(pair), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, round, flags).from(source, 0, bytes).to(remote).run(pair),
+              IBV_WC_SUCCESS);
   }
 }
 
@@ -107,7 +106,7 @@ void hunt_between_processes(size_t bytes, bool is_inline, Suspects where) {
   pair.connect(hear<Address>(child.socket()));
   const auto remote = hear<RemoteMemory>(child.socket());
   std::atomic<bool> stop{false};
-  std::thread writer([&] { write_rounds(node, pair, source, bytes, remote, is_inline, stop); });
+  std::thread writer([&] { write_rounds(pair, source, bytes, remote, is_inline, stop); });
   hear<bool>(child.socket());
   stop = true;
   writer.join();
@@ -122,7 +121,7 @@ void hunt_in_process(size_t bytes, Suspects where) {
   pair.connect(pair.address());
   std::atomic<bool> stop{false};
   std::thread writer([&] {
-    write_rounds(node, pair, source, bytes, {target.address() + shift, target.mr()->rkey}, false, stop);
+    write_rounds(pair, source, bytes, {target.address() + shift, target.mr()->rkey}, false, stop);
   });
   const Hunt result = hunt(target.data() + shift, bytes, where);
   stop = true;

@@ -40,7 +40,7 @@ TEST(ProcessTest, SendWriteReadOverAllSizes) {
   const size_t sizes[] = {0, 1, 8, 63, 64, 65, 512, 513, 4096, 65536, 300001, kBytes};
   Child child([&](int socket) {
     auto [node, memory, pair] = ConnectedMemory(socket, kBytes);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     for (size_t bytes : sizes) {
       ASSERT_EQ(pair.post_receive(1, memory, 0, kBytes), 0);
       tell(socket, true);
@@ -63,17 +63,13 @@ TEST(ProcessTest, SendWriteReadOverAllSizes) {
   for (size_t bytes : sizes) {
     hear<bool>(child.socket());
     memory.fill(static_cast<uint8_t>(bytes + 1));
-    ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, bytes).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, bytes).run(pair), IBV_WC_SUCCESS);
     hear<bool>(child.socket());
     memory.fill(static_cast<uint8_t>(bytes + 2));
-    Send write(IBV_WR_RDMA_WRITE_WITH_IMM, 2);
-    ASSERT_EQ(write.from(memory, 0, bytes).to(remote.address, remote.rkey).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 2).from(memory, 0, bytes).to(remote).run(pair),
+              IBV_WC_SUCCESS);
     hear<bool>(child.socket());
-    Send read(IBV_WR_RDMA_READ, 3);
-    ASSERT_EQ(read.from(memory, 0, bytes).to(remote.address, remote.rkey).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_READ, 3).from(memory, 0, bytes).to(remote).run(pair), IBV_WC_SUCCESS);
     EXPECT_TRUE(memory.matches(static_cast<uint8_t>(bytes + 3), bytes)) << "read " << bytes;
     tell(child.socket(), true);
   }
@@ -102,8 +98,7 @@ TEST(ProcessTest, EventWakesTheOtherProcess) {
   for (int round = 0; round < 5; ++round) {
     hear<bool>(child.socket());
     usleep(1000);
-    ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 64).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 64).run(pair), IBV_WC_SUCCESS);
   }
 }
 
@@ -143,7 +138,7 @@ TEST(ProcessTest, VanishedRemotePages) {
   });
   auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
   const auto remote = hear<RemoteMemory>(child.socket());
-  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(remote.address, remote.rkey).post(pair), 0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(remote).post(pair), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_REM_OP_ERR);
   tell(child.socket(), true);
 }
@@ -368,8 +363,7 @@ TEST(ProcessTest, OtherNetworkNamespace) {
   });
   const bool is_elsewhere = hear<bool>(child.socket());
   auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
-  ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 8).post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 8).run(pair), IBV_WC_SUCCESS);
   child.join();
   if (!is_elsewhere) GTEST_SKIP() << "no right to make a network namespace: both were in one";
 }

@@ -33,7 +33,7 @@ class ShuffleTest : public testing::Test {
         EXPECT_EQ(receiver.post_receive(round, target, 0, 0), 0);
       }
       Send data(IBV_WR_RDMA_WRITE, round);
-      EXPECT_EQ(data.from(source, 0, kDataBytes).to(target.address(), target.mr()->rkey).post(sender), 0);
+      EXPECT_EQ(data.from(source, 0, kDataBytes).to(target.remote()).post(sender), 0);
       int completions = 2;
       if (last == Last::kCompletedWrite) {
         EXPECT_EQ(node.wait_completion().wr_id, round);
@@ -61,7 +61,7 @@ class ShuffleTest : public testing::Test {
                                  : last == Last::kAdd     ? IBV_WR_ATOMIC_FETCH_AND_ADD
                                                           : IBV_WR_RDMA_WRITE;
     Send flag(opcode, 1000);
-    flag.from(source, kFlagOffset, 8).to(target.address() + kFlagOffset, target.mr()->rkey);
+    flag.from(source, kFlagOffset, 8).to(target.remote(kFlagOffset));
     if (last == Last::kAdd) {
       flag.request.wr.atomic.remote_addr = target.address() + kFlagOffset;
       flag.request.wr.atomic.rkey = target.mr()->rkey;
@@ -176,8 +176,7 @@ TEST(ProfileTest, WhatIsBeyondTheProfileIsRefused) {
   ibv_recv_wr empty{}, *bad = nullptr;
   EXPECT_EQ(ibv_post_recv(receiver.qp, &empty, &bad), EINVAL);
   Buffer memory(node, 64);
-  Send add(IBV_WR_ATOMIC_FETCH_AND_ADD, 1);
-  EXPECT_EQ(add.from(memory, 0, 8).post(sender), EINVAL);
+  EXPECT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(memory, 0, 8).post(sender), EINVAL);
 }
 
 TEST(ProfileTest, WritesThatADeviceDoesNotDo) {
@@ -193,7 +192,7 @@ TEST(ProfileTest, WritesThatADeviceDoesNotDo) {
   memset(target.data(), 0, 16384);
   const auto write = [&](uint32_t bytes, unsigned flags) {
     Send request(IBV_WR_RDMA_WRITE, 1);
-    request.from(source, 0, bytes).to(target.address(), target.mr()->rkey);
+    request.from(source, 0, bytes).to(target.remote());
     request.request.send_flags |= flags;
     if (bytes == 0) request.request.num_sge = 0;
     return request.post(sender);

@@ -105,7 +105,7 @@ void test_two_processes(const std::string& path, bool pulls_far) {
     Buffer memory(node, 64);
     QueuePair pair(node, kForever);
     meet(socket, pair);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     hear<bool>(socket);
     if (pulls_far) {
       EXPECT_EQ(wait_event(node).event_type, IBV_EVENT_PORT_ERR);
@@ -130,8 +130,7 @@ void test_two_processes(const std::string& path, bool pulls_far) {
   if (!pulls_far) {
     EXPECT_EQ(wait_event(node).event_type, IBV_EVENT_PORT_ERR);
   }
-  Send write(IBV_WR_RDMA_WRITE, 1);
-  ASSERT_EQ(write.from(memory, 0, 64).to(remote.address, remote.rkey).post(pair), 0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 64).to(remote).post(pair), 0);
   expect_nothing(node);
   tell(child.socket(), true);
   hear<bool>(child.socket());

@@ -244,8 +244,7 @@ class PeerTest : public testing::Test {
     QueuePair pair(node);
     meet(child.socket(), pair);
     hear<bool>(child.socket());
-    ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 64).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_SEND, 1).from(memory, 0, 64).run(pair), IBV_WC_SUCCESS);
     tell(child.socket(), true);
   }
 };

@@ -52,11 +52,15 @@ TEST(StateTest, PostsAreRefusedBeyondTheQueuesLimits) {
   Buffer buffer(node, 4096);
   QueuePair pair(node, {.send_requests = 2, .receive_requests = 2, .sges = 2, .inline_bytes = 64});
   pair.connect(pair.address());
-  Send wide(IBV_WR_RDMA_WRITE, 1);
-  wide.from(buffer, 0, 1).from(buffer, 1, 1).from(buffer, 2, 1);
-  EXPECT_EQ(wide.to(buffer.address(), buffer.mr()->rkey).post(pair), EINVAL);
-  Send long_inline(IBV_WR_RDMA_WRITE, 1, IBV_SEND_INLINE);
-  EXPECT_EQ(long_inline.from(buffer, 0, 65).to(buffer.address(), buffer.mr()->rkey).post(pair), EINVAL);
+  EXPECT_EQ(Send(IBV_WR_RDMA_WRITE, 1)
+                .from(buffer, 0, 1)
+                .from(buffer, 1, 1)
+                .from(buffer, 2, 1)
+                .to(buffer.remote())
+                .post(pair),
+            EINVAL);
+  EXPECT_EQ(Send(IBV_WR_RDMA_WRITE, 1, IBV_SEND_INLINE).from(buffer, 0, 65).to(buffer.remote()).post(pair),
+            EINVAL);
   EXPECT_EQ(pair.post_receive(1, buffer, 0, 8), 0);
   EXPECT_EQ(pair.post_receive(2, buffer, 0, 8), 0);
   EXPECT_EQ(pair.post_receive(3, buffer, 0, 8), ENOMEM);
@@ -91,8 +95,7 @@ TEST(StateTest, VirtualAddressMayDiffer) {
   QueuePair pair(node);
   pair.connect(pair.address());
   source.fill(6);
-  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(source, 0, 16).to(0x10010, mr->rkey).post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(source, 0, 16).to(0x10010, mr->rkey).run(pair), IBV_WC_SUCCESS);
   EXPECT_EQ(memory[16], source.data()[0]);
   EXPECT_EQ(memory[31], source.data()[15]);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);

@@ -36,10 +36,11 @@ TEST(ThreadTest, ParallelQueuePairsIntoOneSharedQueue) {
       pair.connect(peer.address());
       peer.connect(pair.address());
       for (uint64_t n = 0; n < kMessages; ++n) {
-        Send send(IBV_WR_SEND_WITH_IMM, n);
-        ASSERT_EQ(send.from(source, 0, kPageBytes).with_immediate(static_cast<uint32_t>(i + 1)).post(pair),
-                  0);
-        ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+        ASSERT_EQ(Send(IBV_WR_SEND_WITH_IMM, n)
+                      .from(source, 0, kPageBytes)
+                      .with_immediate(static_cast<uint32_t>(i + 1))
+                      .run(pair),
+                  IBV_WC_SUCCESS);
       }
     });
   }
@@ -81,16 +82,13 @@ TEST(ThreadTest, RegistrationsComeAndGoBesideTransfers) {
       QueuePair fresh(other);
       fresh.connect(fresh.address());
       Buffer small(other, 64);
-      Send send(IBV_WR_RDMA_WRITE, 1);
-      ASSERT_EQ(send.from(small, 0, 8).to(small.address() + 8, small.mr()->rkey).post(fresh), 0);
-      ASSERT_EQ(other.wait_completion().status, IBV_WC_SUCCESS);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(small, 0, 8).to(small.remote(8)).run(fresh), IBV_WC_SUCCESS);
     }
   });
   for (int i = 0; i < 200; ++i) {
     const size_t bytes = i % 4 == 0 ? 1 << 20 : 4096;  // some by the worker
-    Send send(IBV_WR_RDMA_WRITE, 1);
-    ASSERT_EQ(send.from(source, 0, bytes).to(target.address(), target.mr()->rkey).post(pair), 0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(source, 0, bytes).to(target.remote()).run(pair),
+              IBV_WC_SUCCESS);
   }
   stop = true;
   registrar.join();
@@ -106,7 +104,7 @@ TEST(ThreadTest, EachPostGoesOutBesideFlushes) {
   QueuePair pair(node);
   pair.connect(pair.address());
   const auto make_write = [&](uint64_t number) {
-    return Send(IBV_WR_RDMA_WRITE, number).from(source, 0, 8).to(target.address(), target.mr()->rkey);
+    return Send(IBV_WR_RDMA_WRITE, number).from(source, 0, 8).to(target.remote());
   };
   std::atomic<bool> stop{false};
   std::thread flusher([&] {
@@ -115,8 +113,7 @@ TEST(ThreadTest, EachPostGoesOutBesideFlushes) {
     failed.connect(failed.address());
     Buffer memory(other, 16);
     const auto post = [&] {
-      Send send(IBV_WR_RDMA_WRITE, 0);
-      ASSERT_EQ(send.from(memory, 0, 8).to(memory.address() + 8, memory.mr()->rkey).post(failed), 0);
+      ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 0).from(memory, 0, 8).to(memory.remote(8)).post(failed), 0);
     };
     post();
     EXPECT_EQ(other.wait_completion().status, IBV_WC_SUCCESS);
@@ -156,7 +153,7 @@ TEST(ThreadTest, DeregistrationWaitsForTheWriter) {
       for (uint64_t n = 0;; ++n) {
         memset(source.data(), static_cast<int>(n % 251) + 1, source.size());
         Send send(IBV_WR_RDMA_WRITE, n);
-        if (send.from(source, 0, source.size()).to(far.address, far.rkey).post(left) != 0) break;
+        if (send.from(source, 0, source.size()).to(far).post(left) != 0) break;
         is_writing = true;
         if (left_node.wait_completion().status != IBV_WC_SUCCESS) break;
       }
@@ -179,8 +176,7 @@ TEST(ThreadTest, PostsToOneQueuePair) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (uint64_t n = 0; n < 500; ++n) {
-        Send send(IBV_WR_RDMA_WRITE, n);
-        ASSERT_EQ(send.from(source, 0, 64).to(target.address(), target.mr()->rkey).post(pair), 0);
+        ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, n).from(source, 0, 64).to(target.remote()).post(pair), 0);
       }
     });
   }
@@ -199,7 +195,7 @@ TEST(ThreadTest, QueuePairsDieWhileTheyAreUsed) {
     std::thread sender([&] {
       for (uint64_t n = 0; n < 4000; ++n) {
         Send send(IBV_WR_RDMA_WRITE, n);
-        if (send.from(source, 0, 4096).to(target.address(), target.mr()->rkey).post(left) != 0) return;
+        if (send.from(source, 0, 4096).to(target.remote()).post(left) != 0) return;
         if (left_node.wait_completion().status != IBV_WC_SUCCESS) return;
       }
     });

@@ -73,9 +73,9 @@ TEST_F(TransferTest, WriteWithImmediateReportsWrittenLength) {
 TEST_F(TransferTest, ReadFetches) {
   connect();
   target.fill(77);
-  Send read(IBV_WR_RDMA_READ, 1);
-  read.from(source, 0, 300).from(source, 300, 5000).to(target.address(), target.mr()->rkey);
-  ASSERT_EQ(read.post(*left), 0);
+  ASSERT_EQ(
+      Send(IBV_WR_RDMA_READ, 1).from(source, 0, 300).from(source, 300, 5000).to(target.remote()).post(*left),
+      0);
   const ibv_wc wc = left_node.wait_completion();
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wc.opcode, IBV_WC_RDMA_READ);
@@ -129,14 +129,10 @@ TEST_F(TransferTest, OwnQueuePairCanBeThePeer) {
   QueuePair loop(node);
   loop.connect(loop.address());
   from.fill(8);
-  Send send(IBV_WR_RDMA_WRITE, 1);
-  ASSERT_EQ(send.from(from, 0, 4096).to(to.address(), to.mr()->rkey).post(loop), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(from, 0, 4096).to(to.remote()).run(loop), IBV_WC_SUCCESS);
   EXPECT_TRUE(to.matches(8, 4096));
   memset(from.data(), 0, 4096);
-  Send read(IBV_WR_RDMA_READ, 2);
-  ASSERT_EQ(read.from(from, 0, 4096).to(to.address(), to.mr()->rkey).post(loop), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(Send(IBV_WR_RDMA_READ, 2).from(from, 0, 4096).to(to.remote()).run(loop), IBV_WC_SUCCESS);
   EXPECT_TRUE(from.matches(8, 4096));
 }
 
@@ -147,8 +143,7 @@ TEST_F(TransferTest, LargeCopiesKeepTheOrderOfTheirQueuePair) {
     source.fill(static_cast<uint8_t>(round));
     ASSERT_EQ(right->post_receive(1, target, 0, 0), 0);
     ASSERT_EQ(write(1, kLarge, 0).post(*left), 0);
-    Send notice(IBV_WR_RDMA_WRITE_WITH_IMM, 2);
-    ASSERT_EQ(notice.to(0, 0).post(*left), 0);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 2).to(0, 0).post(*left), 0);
     EXPECT_EQ(right_node.wait_completion().opcode, IBV_WC_RECV_RDMA_WITH_IMM);
     EXPECT_TRUE(target.matches(static_cast<uint8_t>(round), kLarge));
     EXPECT_EQ(left_node.wait_completion().wr_id, 2u);

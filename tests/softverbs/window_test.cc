@@ -44,9 +44,8 @@ struct WindowTest : ::testing::Test {
   }
   // Through `rkey` into the region at `offset`.
   ibv_wc_status write(uint32_t rkey, size_t offset, size_t bytes) {
-    Send send(IBV_WR_RDMA_WRITE, 3);
-    send.from(source, 0, bytes).to(region.address() + offset, rkey);
-    EXPECT_EQ(send.post(near), 0);
+    EXPECT_EQ(
+        Send(IBV_WR_RDMA_WRITE, 3).from(source, 0, bytes).to(region.address() + offset, rkey).post(near), 0);
     return node.wait_completion().status;
   }
 };
@@ -87,9 +86,7 @@ TEST_F(WindowTest, SecondTypeIsForItsQueuePairOnly) {
   EXPECT_TRUE(region.matches(7, 4096));
   QueuePair other(node);
   other.connect(other.address());
-  Send send(IBV_WR_RDMA_WRITE, 4);
-  send.from(source, 0, 8).to(region.address(), window->rkey);
-  ASSERT_EQ(send.post(other), 0);
+  ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 4).from(source, 0, 8).to(region.address(), window->rkey).post(other), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -140,8 +137,7 @@ TEST_F(WindowTest, PeerCannotInvalidateARegion) {
   Send local(IBV_WR_SEND, 3);
   local.from(region, 0, 8);
   ASSERT_EQ(pair.post_receive(4, again, 0, 64), 0);
-  ASSERT_EQ(local.post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS) << "the region's key still works";
+  ASSERT_EQ(local.run(pair), IBV_WC_SUCCESS) << "the region's key still works";
   node.wait_completion();
 }
 
@@ -168,7 +164,7 @@ TEST_F(WindowTest, KeyOfAWindowIsNoLocalKey) {
   allocate(IBV_MW_TYPE_1);
   ASSERT_EQ(bind_first_type(make_info(0, 4096)), IBV_WC_SUCCESS);
   Send send(IBV_WR_RDMA_WRITE, 1);
-  send.from(region, 0, 8).to(source.address(), source.mr()->rkey);
+  send.from(region, 0, 8).to(source.remote());
   send.sges[0].lkey = window->rkey;
   ASSERT_EQ(send.post(far), 0);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_LOC_PROT_ERR);
@@ -187,8 +183,7 @@ TEST(AtomicWriteTest, PutsAnAlignedWord) {
   pair.connect(pair.address());
   source.fill(9);
   Send send(IBV_WR_ATOMIC_WRITE, 1);
-  send.from(source, 0, 8).to(target.address() + 8, target.mr()->rkey);
-  ASSERT_EQ(send.post(pair), 0);
+  ASSERT_EQ(send.from(source, 0, 8).to(target.remote(8)).post(pair), 0);
   const ibv_wc wc = node.wait_completion();
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wc.opcode, IBV_WC_ATOMIC_WRITE);

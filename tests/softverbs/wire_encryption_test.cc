@@ -165,7 +165,7 @@ Captured capture_transfer(const char* encryption) {
     fill(expected);
     meet(socket, pair);
     pair.post_receive(0, memory, 0, 8);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
     hear<bool>(socket);
     EXPECT_EQ(memcmp(memory.data(), expected.data(), kWritten), 0);
@@ -177,12 +177,8 @@ Captured capture_transfer(const char* encryption) {
     QueuePair pair(node);
     meet(socket, pair);
     const auto target = hear<RemoteMemory>(socket);
-    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 1)
-                  .from(memory, 0, kWritten)
-                  .to(target.address, target.rkey)
-                  .post(pair),
-              0);
-    EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE_WITH_IMM, 1).from(memory, 0, kWritten).to(target).run(pair),
+              IBV_WC_SUCCESS);
     tell(socket, true);
   });
   Captured captured;
@@ -255,15 +251,14 @@ TEST(WireEncryptionBulkTest, NothingStaysBehind) {
   Child near([&](int) {
     Child far([&](int socket) {
       auto [node, memory, pair] = ConnectedMemory(socket, kBytes);
-      tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+      tell(socket, memory.remote());
       hear<bool>(socket);
     });
     auto [node, memory, pair] = ConnectedMemory(far.socket(), kBytes);
     const auto target = hear<RemoteMemory>(far.socket());
     for (int round = 0; round < kRounds; ++round) {
       for (int i = 0; i < kAtATime; ++i)
-        ASSERT_EQ(
-            Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, kBytes).to(target.address, target.rkey).post(pair), 0);
+        ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, kBytes).to(target).post(pair), 0);
       ASSERT_EQ(node.wait_completions(kAtATime, 10000).size(), size_t{kAtATime}) << "round " << round;
     }
     tell(far.socket(), true);

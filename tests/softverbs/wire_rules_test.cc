@@ -41,9 +41,8 @@ TEST_F(WireRulesTest, AtomicWritesAndWindowsWorkOnTheOtherHost) {
     const uint32_t key = ibv_inc_rkey(window->rkey);
     bind.request.bind_mw.rkey = key;
     bind.request.bind_mw.bind_info = {memory.mr(), memory.address() + 1024, 1024, IBV_ACCESS_REMOTE_WRITE};
-    ASSERT_EQ(bind.post(pair), 0);
-    ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    ASSERT_EQ(bind.run(pair), IBV_WC_SUCCESS);
+    tell(socket, memory.remote());
     tell(socket, RemoteMemory{memory.address() + 1024, key});
     ASSERT_EQ(pair.post_receive(5, memory, 0, 8), 0);
     const ibv_wc wc = node.wait_completion();
@@ -60,20 +59,19 @@ TEST_F(WireRulesTest, AtomicWritesAndWindowsWorkOnTheOtherHost) {
   meet(far->socket(), pair);
   const auto whole = hear<RemoteMemory>(far->socket());
   const auto window = hear<RemoteMemory>(far->socket());
-  Send(IBV_WR_ATOMIC_WRITE, 1).from(memory, 8, 8).to(whole.address + 64, whole.rkey).post(pair);
+  Send(IBV_WR_ATOMIC_WRITE, 1).from(memory, 8, 8).to(whole + 64).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
-  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 1024).to(window.address, window.rkey).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 1024).to(window).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
-  Send(IBV_WR_RDMA_READ, 3).from(memory, 2048, 2048).to(whole.address, whole.rkey).post(pair);
+  Send(IBV_WR_RDMA_READ, 3).from(memory, 2048, 2048).to(whole).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   EXPECT_EQ(memcmp(memory.data() + 2048 + 64, memory.data() + 8, 8), 0);
   EXPECT_EQ(memcmp(memory.data() + 2048 + 1024, memory.data(), 1024), 0);
   Send invalidate(IBV_WR_SEND_WITH_INV, 4);
   invalidate.request.invalidate_rkey = window.rkey;
-  ASSERT_EQ(invalidate.from(memory, 0, 8).post(pair), 0);
-  EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
+  ASSERT_EQ(invalidate.from(memory, 0, 8).run(pair), IBV_WC_SUCCESS);
   EXPECT_TRUE(hear<bool>(far->socket()));
-  Send(IBV_WR_RDMA_WRITE, 5).from(memory, 0, 8).to(window.address, window.rkey).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 5).from(memory, 0, 8).to(window).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_REM_ACCESS_ERR);
   tell(far->socket(), true);
 }

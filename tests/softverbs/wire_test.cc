@@ -19,7 +19,7 @@ void offer_memory(int socket) {
   Buffer memory(node, kBytes);
   memory.fill(3);
   meet(socket, pair);
-  tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+  tell(socket, memory.remote());
   hear<bool>(socket);
   tell(socket, true);
 }
@@ -57,14 +57,14 @@ TEST_F(WireTest, WritesReadsAndAtomicsReachTheOtherHost) {
   const auto far = start_far(offer_memory);
   auto [node, memory, pair] = ConnectedMemory(far->socket(), kBytes);
   const auto remote = hear<RemoteMemory>(far->socket());
-  Send(IBV_WR_RDMA_READ, 1).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+  Send(IBV_WR_RDMA_READ, 1).from(memory, 0, kBytes).to(remote).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   EXPECT_TRUE(memory.matches(3, kBytes));
   memory.fill(9);
-  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, kBytes).to(remote).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   memory.fill(4);
-  Send(IBV_WR_RDMA_READ, 3).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+  Send(IBV_WR_RDMA_READ, 3).from(memory, 0, kBytes).to(remote).post(pair);
   EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   EXPECT_TRUE(memory.matches(9, kBytes));
   tell(far->socket(), true);
@@ -165,7 +165,7 @@ TEST_F(WireTest, WrongKeyFailsBothEnds) {
   const auto far = start_far([](int socket) {
     auto [node, memory, pair] = ConnectedMemory(socket, 4096);
     pair.post_receive(7, memory, 0, 64);
-    tell(socket, RemoteMemory{memory.address(), memory.mr()->rkey});
+    tell(socket, memory.remote());
     const ibv_wc wc = node.wait_completion();
     EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
     EXPECT_EQ(wc.wr_id, 7u);
@@ -174,9 +174,9 @@ TEST_F(WireTest, WrongKeyFailsBothEnds) {
   });
   auto [node, memory, pair] = ConnectedMemory(far->socket(), 8192);
   const auto remote = hear<RemoteMemory>(far->socket());
-  Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 4096).to(remote.address, remote.rkey).post(pair);
-  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 4096).to(remote.address + 1, remote.rkey).post(pair);
-  Send(IBV_WR_RDMA_WRITE, 3).from(memory, 0, 4096).to(remote.address, remote.rkey).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 4096).to(remote).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 2).from(memory, 0, 4096).to(remote + 1).post(pair);
+  Send(IBV_WR_RDMA_WRITE, 3).from(memory, 0, 4096).to(remote).post(pair);
   const auto completions = node.wait_completions(3);
   ASSERT_EQ(completions.size(), 3u);
   EXPECT_EQ(completions[0].status, IBV_WC_SUCCESS);
@@ -190,7 +190,7 @@ ibv_wc_status write_until_failure(Node& node, QueuePair& pair, Buffer& memory, c
                                   const std::function<void()>& after_some) {
   for (int i = 0;; ++i) {
     if (i == 8) after_some();
-    Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+    Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, kBytes).to(remote).post(pair);
     const ibv_wc wc = node.wait_completion(60000);
     if (wc.status != IBV_WC_SUCCESS) return wc.status;
   }
@@ -253,7 +253,7 @@ TEST_F(WireTest, DestroyedWithTrafficUnderWay) {
     const auto remote = hear<RemoteMemory>(far->socket());
     Buffer memory(node, kBytes);
     for (uint64_t k = 0; k < 20; ++k) {
-      Send(IBV_WR_RDMA_WRITE, k).from(memory, 0, kBytes).to(remote.address, remote.rkey).post(pair);
+      Send(IBV_WR_RDMA_WRITE, k).from(memory, 0, kBytes).to(remote).post(pair);
     }
     usleep(2000);
   }

@@ -38,9 +38,10 @@ struct RmaProperties {  // ncclRmaProperties_v16_t
 };
 static_assert(sizeof(RmaProperties) == 1);
 
-// The first argument of the data functions, of progress and of queryLastError is the communicator.
-struct ncclGin_v11_t {  // ncclGin_v11_t
-  using Properties = ncclNetProperties_v11_t;
+// What GIN's tables begin with, and the arguments with which each version configures a context.
+template <typename PropertiesT, typename... Config>
+struct GinSetup {
+  using Properties = PropertiesT;
   const char* name;
   Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
   Result (*devices)(int* count);
@@ -48,7 +49,7 @@ struct ncclGin_v11_t {  // ncclGin_v11_t
   Result (*listen)(void* context, int device, void* handle, void** listen_comm);
   Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
                     void** coll_comm);
-  Result (*create_context)(void* coll_comm, int n_signals, int n_counters, void** gin_context,
+  Result (*create_context)(void* coll_comm, Config... config, void** gin_context,
                            NetDeviceHandle** device_handle);
   Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle,
                        void** gin_handle);
@@ -58,6 +59,14 @@ struct ncclGin_v11_t {  // ncclGin_v11_t
   Result (*destroy_context)(void* gin_context);
   Result (*close_coll)(void* coll_comm);
   Result (*close_listen)(void* listen_comm);
+};
+using GinSetup_v11 = GinSetup<ncclNetProperties_v11_t, int, int>;  // numbers of signals and of counters
+using GinSetup_v13 = GinSetup<ncclNetProperties_v12_t, GinConfig_v13*>;
+static_assert(sizeof(GinSetup_v11) == 104 && sizeof(GinSetup_v13) == 104);
+static_assert(offsetof(GinSetup_v11, connect) == 40 && offsetof(GinSetup_v13, close_listen) == 96);
+
+// The first argument of the data functions, of progress and of queryLastError is the communicator.
+struct ncclGin_v11_t : GinSetup_v11 {  // ncclGin_v11_t
   Result (*iput)(void* coll_comm, uint64_t source_offset, void* source, size_t size, uint64_t offset,
                  void* destination, uint32_t rank, void** request);
   Result (*iput_signal)(void* coll_comm, uint64_t source_offset, void* source, size_t size, uint64_t offset,
@@ -68,30 +77,10 @@ struct ncclGin_v11_t {  // ncclGin_v11_t
   Result (*query_last_error)(void* coll_comm, bool* has_error);
   Result (*finalize)(void* context);
 };
-static_assert(sizeof(ncclGin_v11_t) == 152 && offsetof(ncclGin_v11_t, connect) == 40);
-static_assert(offsetof(ncclGin_v11_t, iput) == 104 && offsetof(ncclGin_v11_t, test) == 120 &&
-              offsetof(ncclGin_v11_t, finalize) == 144);
+static_assert(sizeof(ncclGin_v11_t) == 152);
 
 // v13: contexts, gets and flushes.
-struct ncclGin_v13_t {  // ncclGin_v13_t
-  using Properties = ncclNetProperties_v12_t;
-  const char* name;
-  Result (*init)(void** context, uint64_t comm_id, DebugLogger logger);
-  Result (*devices)(int* count);
-  Result (*get_properties)(int device, Properties* properties);
-  Result (*listen)(void* context, int device, void* handle, void** listen_comm);
-  Result (*connect)(void* context, void* handles[], int nranks, int rank, void* listen_comm,
-                    void** coll_comm);
-  Result (*create_context)(void* coll_comm, GinConfig_v13* config, void** gin_context,
-                           NetDeviceHandle** device_handle);
-  Result (*reg_mr_sym)(void* coll_comm, void* data, size_t size, int type, uint64_t flags, void** mhandle,
-                       void** gin_handle);
-  Result (*reg_mr_sym_dmabuf)(void* coll_comm, void* data, size_t size, int type, uint64_t offset, int fd,
-                              uint64_t flags, void** mhandle, void** gin_handle);
-  Result (*dereg_mr_sym)(void* coll_comm, void* mhandle);
-  Result (*destroy_context)(void* gin_context);
-  Result (*close_coll)(void* coll_comm);
-  Result (*close_listen)(void* listen_comm);
+struct ncclGin_v13_t : GinSetup_v13 {  // ncclGin_v13_t
   Result (*iput)(void* gin_context, int context, uint64_t source_offset, void* source, size_t size,
                  uint64_t offset, void* destination, uint32_t rank, void** request);
   Result (*iput_signal)(void* gin_context, int context, uint64_t source_offset, void* source, size_t size,
@@ -105,9 +94,7 @@ struct ncclGin_v13_t {  // ncclGin_v13_t
   Result (*query_last_error)(void* gin_context, bool* has_error);
   Result (*finalize)(void* context);
 };
-static_assert(sizeof(ncclGin_v13_t) == 168 && offsetof(ncclGin_v13_t, iput) == 104);
-static_assert(offsetof(ncclGin_v13_t, iget) == 120 && offsetof(ncclGin_v13_t, test) == 136 &&
-              offsetof(ncclGin_v13_t, finalize) == 160);
+static_assert(sizeof(ncclGin_v13_t) == 168);
 
 // What v14 to v16 begin with.
 struct RmaBegin {

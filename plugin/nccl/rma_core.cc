@@ -23,19 +23,6 @@ Outcome init_rma(void** context, uint64_t communicator_id, abi::DebugLogger logg
   return {};
 }
 
-Outcome finalize_rma(void* context) {
-  if (context != nullptr) static_cast<Context*>(context)->finalize();
-  return {};
-}
-
-Outcome count_rma_devices(int* count) {
-  const auto nics = Process::get().nics();
-  if (nics == nullptr) return base::fail(base::Status::kInvalidUsage, "devices: called before init");
-  const std::lock_guard lock(Process::get().mutex());
-  *count = nics->size();
-  return {};
-}
-
 Outcome get_rma_device(int device, abi::ncclNetProperties_v12_t* properties) {
   if (const Outcome found = get_properties(device, properties); !found) return found;
   properties->force_flush = 0;

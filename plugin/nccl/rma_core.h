@@ -1,5 +1,5 @@
 // NCCL's device API over the network, independent of NCCL's version. Every table of rma_tables.cc calls these
-// functions: NCCL's contexts (init, finalize), devices, and groups of connected ranks (rma_communicator.h).
+// functions: NCCL's contexts (init), devices, and groups of connected ranks (rma_communicator.h).
 // The code that detects a failure logs it, because NCCL ignores most of them.
 //
 // Independent of the net tables: NCCL may choose another network for messages, and calls these functions in
@@ -20,10 +20,8 @@ namespace verbena::nccl {
 using base::Outcome;
 
 Outcome init_rma(void** context, uint64_t communicator_id, abi::DebugLogger logger);
-Outcome finalize_rma(void* context);
 
-// Returns the same devices as the net tables, in the same order.
-Outcome count_rma_devices(int* count);
+// The devices are those of the net tables, in the same order.
 Outcome get_rma_device(int device, abi::ncclNetProperties_v12_t* properties);
 
 // Opens a listener for the group of ranks on a device. The handle of the group's first rank is its rendezvous

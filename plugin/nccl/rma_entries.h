@@ -10,6 +10,7 @@
 #include "base/hot_path.h"
 #include "nccl/adapt.h"
 #include "nccl/boundary.h"
+#include "nccl/net_core.h"
 #include "nccl/rma_communicator.h"
 #include "nccl/rma_core.h"
 
@@ -24,11 +25,11 @@ inline Result init(void** context, uint64_t communicator_id, abi::DebugLogger lo
 }
 
 inline Result finalize(void* context) noexcept {
-  return guard("finalize", {}, [&] { return finalize_rma(context); });
+  return guard("finalize", {}, [&] { return nccl::finalize(context); });
 }
 
 inline Result devices(int* count) noexcept {
-  return guard("devices", {{"ndev", count}}, [&] { return count_rma_devices(count); });
+  return guard("devices", {{"ndev", count}}, [&] { return count_devices(count); });
 }
 
 template <typename Properties>

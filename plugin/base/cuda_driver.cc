@@ -66,17 +66,6 @@ NicWriteOrder find_nic_write_order(int gpu) {
   return static_cast<NicWriteOrder>(order);
 }
 
-bool supports_dmabuf_export(int gpu) {
-  const CudaApi* cuda = find_cuda();
-  if (cuda == nullptr || gpu < 0 || cuda->cuInit(0) != CUDA_SUCCESS) return false;
-  CUdevice device = 0;
-  int supported = 0;
-  return cuda->cuDeviceGet(&device, gpu) == CUDA_SUCCESS &&
-         cuda->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device) ==
-             CUDA_SUCCESS &&
-         supported != 0;
-}
-
 namespace {
 
 int count_gpus() {

@@ -26,8 +26,6 @@ std::string find_gpu_pci_address(int gpu);
 // The GPUs whose kernels see a NIC's writes to this GPU's memory in order.
 enum class NicWriteOrder : int { kNobody = 0, kThisGpu = 100, kAllGpus = 200 };  // the driver's numbers
 NicWriteOrder find_nic_write_order(int gpu);
-// Returns whether the driver can export dma-buf descriptors for this GPU's memory.
-bool supports_dmabuf_export(int gpu);
 
 // Returns whether CUDA shows a GPU to this process; false before the application initialises CUDA.
 bool has_gpu();

@@ -165,13 +165,5 @@ TEST_F(GpuBufferTest, IsFreedAndWrittenByAThreadWithoutContext) {
   EXPECT_TRUE(capture.warnings().empty());
 }
 
-TEST_F(GpuBufferTest, AnswersAboutDmabufWithoutError) {
-  const LogCapture capture;
-  supports_dmabuf_export(0);
-  EXPECT_FALSE(supports_dmabuf_export(4096));
-  EXPECT_FALSE(supports_dmabuf_export(kNoGpu));
-  EXPECT_TRUE(capture.warnings().empty());
-}
-
 }  // namespace
 }  // namespace verbena::base

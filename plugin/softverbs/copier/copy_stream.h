@@ -49,7 +49,6 @@ class CopyStream {
   CUresult store(std::span<const WordAt> words);
   CUresult record(CUevent event) const { return driver_.cuEventRecord(event, stream_); }
   CUresult query() const { return driver_.cuStreamQuery(stream_); }
-  bool has_batches() const { return driver_.cuMemcpyBatchAsync != nullptr; }
   // An old driver may have the function but reject the call. After the first rejection no further store is
   // tried.
   bool has_stores() const { return driver_.cuStreamBatchMemOp_v2 != nullptr && !has_refused_; }

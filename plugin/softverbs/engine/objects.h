@@ -15,8 +15,6 @@
 namespace verbena::softverbs {
 
 inline constexpr uint8_t kPort = 1;
-inline constexpr uint32_t kMaxInlineBytes = 1024;
-inline constexpr uint32_t kMaxQueueEntries = kMaxReceiveSlots;
 inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;

@@ -52,7 +52,7 @@ class GinProxy {
   struct Slot {
     Descriptor descriptor;
     void* requests[2] = {};
-    bool is_issued = false, is_done = false;
+    bool is_done = false;
   };
   struct Ring {
     std::deque<Slot> slots;

@@ -284,18 +284,4 @@ bool Rank::is_done() {
   return is_done;
 }
 
-uint64_t Rank::count_replays() {
-  uint64_t replays = 0;
-  for (const Peer& peer : peers_)
-    for (const auto& lane : peer.lanes) replays += lane->counts().replayed_requests;
-  return replays;
-}
-
-uint64_t Rank::count_revivals() {
-  uint64_t revivals = 0;
-  for (const Peer& peer : peers_)
-    for (const auto& lane : peer.lanes) revivals += lane->counts().revived_queue_pairs;
-  return revivals;
-}
-
 }  // namespace verbena::protocol::lane_simulation

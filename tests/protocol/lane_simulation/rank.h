@@ -75,8 +75,6 @@ class Rank {
   bool is_done();
   // Why it gave a peer up; empty: it did not.
   const std::string& error(uint32_t peer) const { return peers_[peer].error; }
-  uint64_t count_replays();
-  uint64_t count_revivals();
   uint32_t moves() const { return word_rail_.moves(); }
   void fail(uint32_t peer, LaneFailure failure);
   void sleep_until(int64_t ns) { asleep_until_ns_ = ns; }

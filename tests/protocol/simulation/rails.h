@@ -17,7 +17,6 @@ class Rails {
 
   // What it really does, from now on: bytes per nanosecond. 0: it has stalled.
   void set_rate(uint32_t rail, double rate) { rails_[rail].rate = rate; }
-  void set_latency(int64_t latency_ns) { latency_ns_ = latency_ns; }
   // Between two looks of the sender: up to this much.
   void set_look_every(int64_t look_ns) { look_ns_ = look_ns; }
 

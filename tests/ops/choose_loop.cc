@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
   const std::string failure = verbena::run({0, 0}, [&](verbena::Rank& rank, uint32_t number) -> std::string {
     verbena_ops_options options{};
     options.tuning_file = path.c_str();
-    check(rank.create(verbena_team_world(rank.context().handle()), options));
+    verbena::check(rank.create(verbena_team_world(rank.context().handle()), options));
     if (number != 0) return "";
     const auto begin = std::chrono::steady_clock::now();
     const uint64_t sum = bench_choose(rank.ops(), calls);

@@ -1,5 +1,5 @@
 /* A broadcast queue from one writer to many readers. Each reader gets every message, in order. Readers on the
- * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for a limited time and
+ * writer's host use shared memory; readers on other hosts use TCP. A waiting call spins for a limited time,
  * then sleeps on a futex, so an idle queue uses no CPU. C API of libverbena.so.
  *
  * Setup: create a writer, send its handle to the readers by any means, and attach each reader. Then the

@@ -107,9 +107,10 @@ typedef enum {
    * same bits as without compression, and NICs carry fewer bytes. An all-reduce or a reduce-scatter
    * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. It sends elements of
    * all other types uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
-   * for bfloat16 tensors. Between ranks of a single host, LOSSLESS has the effect of AUTO. AUTO chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16, between hosts, if
-   * the tuning file has measurements of both algorithms and LOSSLESS is faster, or if VERBENA_OPS_ALGORITHM
-   * is "lossless". Other calls have no type argument: see AUTO_BFLOAT16. */
+   * for bfloat16 tensors. Between ranks of a single host, LOSSLESS has the effect of AUTO. Across hosts, AUTO
+   * chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16 elements if the tuning file has
+   * measurements of both algorithms and LOSSLESS is faster, or if VERBENA_OPS_ALGORITHM is "lossless". Other
+   * calls have no type argument: see AUTO_BFLOAT16. */
   VERBENA_OPS_LOSSLESS = 32,
   /* AUTO, and a promise of the caller: the tensors of this all-gather, broadcast or all-to-all consist of
    * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, the same as AUTO. */
@@ -168,9 +169,9 @@ typedef struct {
  *
  * Loads and stores must connect all ranks of the team, unless the team spans hosts. A team across hosts needs
  * the same number of ranks on every host, and a context that verbena_context_create() has created. Across
- * hosts, calls use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and other values of the setting
- * VERBENA_OPS_ALGORITHM have no effect. Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice` has
- * any other algorithm, and verbena_ops_reduce_scatter_norm_all_gather() always returns it. */
+ * hosts, calls use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM has
+ * no effect if it names another algorithm. Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice`
+ * has any other algorithm, and verbena_ops_reduce_scatter_norm_all_gather() always returns this result. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any
@@ -200,8 +201,8 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use for bfloat16 elements; for other types, read VERBENA_OPS_LOSSLESS
- * as VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the tuning file
+/* Returns the algorithm that a call would use for bfloat16 elements; for other types, read
+ * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the tuning file
  * decides if there is one, and otherwise the library's built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */

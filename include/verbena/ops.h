@@ -202,8 +202,8 @@ typedef enum {
 } verbena_ops_operation;
 
 /* Returns the algorithm that a call would use for bfloat16 elements; for other types, read
- * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise the tuning file
- * decides if there is one, and otherwise the library's built-in rules.
+ * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise
+ * the tuning file decides if there is one, and otherwise the library's built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,

@@ -193,7 +193,7 @@ def test_hosts_with_other_numbers_of_ranks(rank):
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
         for kind in (deep_ep.Buffer, deep_ep.ElasticBuffer):
-            with pytest.raises(verbena.VerbenaError, match="of the same number of ranks on each host"):
+            with pytest.raises(verbena.VerbenaError, match="with the same number of ranks on each host"):
                 kind(context)
 
 

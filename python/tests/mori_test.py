@@ -105,7 +105,7 @@ def test_hosts_with_other_numbers_of_ranks(rank):
     place_on_host(rank, 3, 2)
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context:
-        with pytest.raises(verbena.VerbenaError, match="of the same number of ranks on each host"):
+        with pytest.raises(verbena.VerbenaError, match="with the same number of ranks on each host"):
             mori.EpDispatchCombineOp(_config(rank, 3), context)
 
 

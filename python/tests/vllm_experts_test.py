@@ -295,7 +295,7 @@ def test_a_layer_of_experts(form, size, hosts, tmp_path):
 
 def _find_no_exchanges(rank, folder):
     group, common = begin_rank(rank, 3, 2, folder, ())
-    with pytest.warns(UserWarning, match="the engine keeps its own dispatch and combine of experts: .*with the same number of ranks on each host"):
+    with pytest.warns(UserWarning, match="the engine keeps its own dispatch and combine for experts: .*with the same number of ranks on each host"):
         assert common.find_exchanges(group) is None
 
 

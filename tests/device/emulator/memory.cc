@@ -72,6 +72,18 @@ void store_bytes(void* address, const void* value, size_t length_bytes, bool is_
   }
 }
 
+// Stores `after` if the word is still `before`; otherwise returns false, and `before` is the word.
+bool replace(void* address, uint64_t& before, uint64_t after, size_t length_bytes) {
+  const auto exchange = [&]<typename T>(T expected) {
+    const bool is_done =
+        __atomic_compare_exchange_n(static_cast<Aliased<T>*>(address), &expected, static_cast<T>(after),
+                                    false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    before = expected;
+    return is_done;
+  };
+  return length_bytes == 4 ? exchange(static_cast<uint32_t>(before)) : exchange(before);
+}
+
 // Of up to 8 bytes.
 uint64_t read_bits(const void* value, size_t length_bytes) {
   uint64_t bits = 0;
@@ -169,13 +181,17 @@ uint64_t update(void* address, Operation operation, uint64_t operand, uint64_t c
   load_bytes(&before, address, length_bytes, false);
   const bool reads_strongly = emulator::observe_load(address, before, order, scope);
   if (!reads_strongly) load_bytes(&before, address, length_bytes, true);
-  uint64_t after = apply(operation, before, operand, compare);
-  if (length_bytes == 4) after = static_cast<uint32_t>(after);
-  if (operation == Operation::kCompareExchange && before != compare) return before;
-  if (after != before) emulator::note_store();
-  const bool writes_strongly = emulator::publish_store(address, after, order, scope, true);
-  store_bytes(address, &after, length_bytes, !writes_strongly);
-  return before;
+  // One thread of this process runs at a time, but another process may change the word meanwhile.
+  while (true) {
+    uint64_t after = apply(operation, before, operand, compare);
+    if (length_bytes == 4) after = static_cast<uint32_t>(after);
+    if (operation == Operation::kCompareExchange && before != compare) return before;
+    if (after != before) emulator::note_store();
+    const bool writes_strongly = emulator::publish_store(address, after, order, scope, true);
+    if (writes_strongly && !replace(address, before, after, length_bytes)) continue;
+    if (!writes_strongly) store_bytes(address, &after, length_bytes, true);
+    return before;
+  }
 }
 
 }  // namespace verbena::device::emulation

@@ -158,7 +158,7 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
     if (!is_datagram()) begin_both(channels_[2], kLongBytes);
     ASSERT_TRUE(poll_until([&] {
       if (is_datagram()) run_both(channels_[2], Act::kTransfer, Act::kTransfer, kLongBytes, kLongBytes);
-      return has_warned(*here_, ("softverbs" + std::to_string(rail) + ":1: failed").c_str());
+      return has_warned(*here_, ("softverbs" + std::to_string(rail) + ":1 has failed").c_str());
     }));
   }
   void finish_long_one() {

@@ -51,6 +51,7 @@ void send_all(RdmaFleet& fleet, const std::vector<std::vector<uint16_t>>& messag
                                                       static_cast<int64_t>(i) + 1, nullptr,
                                                       group) == SymmStatus::kDone,
               "a slot that is free");
+      require(device::symm_flush(mine, group) == SymmStatus::kDone, "a staging buffer that is free");
     }
   };
   const auto receiver = [&](const SymmContext& mine, const Group& group) {

@@ -3,6 +3,7 @@
 // warp, a block, warps of a block, a grid) make the same call.
 //
 //   sender      symm_put_encoded_signal_async(context, slot, staging, source, elements, peer, signal, 1, ...)
+//               symm_flush(context, group);  // before the staging buffer is reused
 //   receiver    symm_signal_wait_until(context, signal, ...);
 //               symm_decode(destination, slot, elements, group);
 //

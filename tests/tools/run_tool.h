@@ -1,13 +1,19 @@
 #pragma once
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
+
 #include <cstdio>
+#include <source_location>
 #include <string>
+#include <vector>
 
 namespace verbena::tools {
 
 struct ToolRun {
   int status = -1;
   std::string output;  // of both streams
+  std::string command;
 };
 
 // All that a started command still says, and how it ends.
@@ -23,7 +29,18 @@ inline ToolRun read_tool(std::FILE* pipe) {
 
 // Runs a shell command without a time limit; a limit must be in the command.
 inline ToolRun run_tool(const std::string& command) {
-  return read_tool(popen(("exec 2>&1; " + command).c_str(), "r"));
+  ToolRun run = read_tool(popen(("exec 2>&1; " + command).c_str(), "r"));
+  run.command = command;
+  return run;
+}
+
+// The run, which is to have ended with this status and to have said each of the texts.
+inline ToolRun expect_run(ToolRun run, int status, const std::vector<std::string>& texts = {},
+                          const std::source_location& at = std::source_location::current()) {
+  const testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), run.command);
+  EXPECT_EQ(run.status, status) << run.output;
+  for (const std::string& text : texts) EXPECT_THAT(run.output, testing::HasSubstr(text));
+  return run;
 }
 
 }  // namespace verbena::tools

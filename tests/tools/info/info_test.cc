@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,9 +13,11 @@
 namespace verbena::tools::info {
 namespace {
 
+using testing::HasSubstr;
+using testing::Not;
+
 Json run_json(const std::string& settings, int status = kExitOk) {
-  const ToolRun run = run_info(settings, "--json 2>/dev/null");
-  EXPECT_EQ(run.status, status) << run.output;
+  const ToolRun run = expect_run(run_info(settings, "--json 2>/dev/null"), status);
   return read_json(run);
 }
 
@@ -24,10 +27,6 @@ Json find_parameter(const Json& document, const std::string& name) {
   }
   ADD_FAILURE() << name;
   return Json::object();
-}
-
-bool mentions(const ToolRun& run, const std::string& words) {
-  return run.output.find(words) != std::string::npos;
 }
 
 TEST(Info, ShowsEveryRail) {
@@ -103,9 +102,8 @@ TEST(Info, WithoutAUsableDeviceSaysWhatToDo) {
   EXPECT_EQ(document["devices"][0]["why_not"], "VERBENA_HCA=mlx5 leaves it out");
   EXPECT_EQ(document["devices"][0]["reason"], "not_selected");
   EXPECT_EQ(document["reason"], "no_device");
-  const ToolRun text = run_info("VERBENA_HCA=mlx5", "");
-  EXPECT_EQ(text.status, kExitNoDevice);
-  EXPECT_TRUE(mentions(text, "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device")) << text.output;
+  expect_run(run_info("VERBENA_HCA=mlx5", ""), kExitNoDevice,
+             {"unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device"});
 }
 
 TEST(Info, ADeviceThatIsDownIsShownAsSuch) {
@@ -116,22 +114,18 @@ TEST(Info, ADeviceThatIsDownIsShownAsSuch) {
   EXPECT_EQ(document["devices"][0]["state"], "down");
   EXPECT_EQ(document["devices"][0]["why_not"], "the port is down");
   EXPECT_EQ(document["devices"][0]["reason"], "not_active");
-  const ToolRun checked = run_info(rails, "--check");
-  EXPECT_EQ(checked.status, kExitOk) << checked.output;
-  EXPECT_TRUE(mentions(checked, "not used: the port is down  -> check cable and switch")) << checked.output;
+  expect_run(run_info(rails, "--check"), kExitOk, {"not used: the port is down  -> check cable and switch"});
   EXPECT_EQ(document["devices"][1]["usable"], true);
 }
 
 TEST(Info, DevicesThatCannotBeListed) {
-  const ToolRun run = run_info("SOFTVERBS_FAULTS=nonsense", "");
-  EXPECT_EQ(run.status, kExitNoDevice);
-  EXPECT_TRUE(mentions(run, "There is no RDMA device that the plugin can use")) << run.output;
+  expect_run(run_info("SOFTVERBS_FAULTS=nonsense", ""), kExitNoDevice,
+             {"There is no RDMA device that the plugin can use"});
 }
 
 TEST(Info, WithoutAVerbsLibrary) {
-  const ToolRun run = run_info("VERBENA_IBVERBS_LIB=/nonexistent/libibverbs.so.1", "");
-  EXPECT_EQ(run.status, kExitNoDevice);
-  EXPECT_TRUE(mentions(run, "install libibverbs1")) << run.output;
+  expect_run(run_info("VERBENA_IBVERBS_LIB=/nonexistent/libibverbs.so.1", ""), kExitNoDevice,
+             {"install libibverbs1"});
 }
 
 TEST(Info, ABrokenParameterIsNamed) {
@@ -145,9 +139,7 @@ TEST(Info, ABrokenParameterIsNamed) {
 }
 
 TEST(Info, WithoutThePlugin) {
-  const ToolRun run = run_info("", "--plugin /nonexistent.so");
-  EXPECT_EQ(run.status, kExitFailed);
-  EXPECT_TRUE(mentions(run, "NCCL could not use /nonexistent.so")) << run.output;
+  expect_run(run_info("", "--plugin /nonexistent.so"), kExitFailed, {"NCCL could not use /nonexistent.so"});
 }
 
 #ifdef FAKE_FOLDER
@@ -174,8 +166,8 @@ TEST(Info, TakesTheNewestTableOfBoth) {
 
 TEST(Info, WritesItsDocumentToAFileToo) {
   const ToolRun run = run_info("FILE=$(mktemp);", "--json $FILE; cat $FILE; rm $FILE");
-  EXPECT_TRUE(mentions(run, "WHAT NCCL WOULD SEE")) << run.output;
-  EXPECT_TRUE(mentions(run, "\"schema_version\": 1")) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("WHAT NCCL WOULD SEE"));
+  EXPECT_THAT(run.output, HasSubstr("\"schema_version\": 1"));
   EXPECT_EQ(run_info("", "--json > /dev/full").status, kExitFailed);
 }
 
@@ -183,21 +175,20 @@ TEST(Info, ShowsAStoredDocument) {
   const ToolRun run =
       run_tool(std::string("FILE=$(mktemp); ") + VERBENA_INFO + " --nccl /nonexistent --json > $FILE; " +
                VERBENA_INFO + " --from $FILE --parameters; rm $FILE");
-  EXPECT_TRUE(mentions(run, "verbena_softverbs0")) << run.output;
-  EXPECT_TRUE(mentions(run, "VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)")) << run.output;
-  EXPECT_TRUE(mentions(run, "SOFTVERBS_PORT = 23552 (default; 1024 to 64511)")) << run.output;
-  EXPECT_FALSE(mentions(run, "VERBENA_RAIL_RETRY_MS = ")) << "advanced";
-  EXPECT_TRUE(mentions(run, "18 have their defaults: --parameters --all shows them")) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("verbena_softverbs0"));
+  EXPECT_THAT(run.output, HasSubstr("VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)"));
+  EXPECT_THAT(run.output, HasSubstr("SOFTVERBS_PORT = 23552 (default; 1024 to 64511)"));
+  EXPECT_THAT(run.output, Not(HasSubstr("VERBENA_RAIL_RETRY_MS = "))) << "advanced";
+  EXPECT_THAT(run.output, HasSubstr("18 have their defaults: --parameters --all shows them"));
   const ToolRun whole = run_info("VERBENA_STATS_INTERVAL_MS=100", "--parameters --all");
-  EXPECT_TRUE(mentions(whole, "VERBENA_RAIL_RETRY_MS = ")) << whole.output;
-  EXPECT_FALSE(mentions(whole, "have their defaults")) << whole.output;
-  EXPECT_TRUE(mentions(run_info("VERBENA_STATS_INTERVAL_MS=100", ""), "VERBENA_STATS_INTERVAL_MS = 100"))
+  EXPECT_THAT(whole.output, HasSubstr("VERBENA_RAIL_RETRY_MS = "));
+  EXPECT_THAT(whole.output, Not(HasSubstr("have their defaults")));
+  EXPECT_THAT(run_info("VERBENA_STATS_INTERVAL_MS=100", "").output,
+              HasSubstr("VERBENA_STATS_INTERVAL_MS = 100"))
       << "what is set is always shown";
   EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);
-  const ToolRun damaged =
-      run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1");
-  EXPECT_EQ(damaged.status, kExitFailed);
-  EXPECT_TRUE(mentions(damaged, "it lacks \"tool\"")) << damaged.output;
+  expect_run(run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1"),
+             kExitFailed, {"it lacks \"tool\""});
 }
 
 // Another user may have prepared the folder in which the tool starts.
@@ -213,14 +204,14 @@ TEST(Info, NothingOfTheCurrentFolderRuns) {
                                VERBENA_INFO + " --plugin " + PLUGIN + " --json 2>/dev/null");
   EXPECT_EQ(read_json(run)["schema_version"], kSchemaVersion);
   EXPECT_FALSE(std::filesystem::exists(folder.get() + "/ran"));
-  EXPECT_FALSE(mentions(run, wheel)) << run.output;
-  EXPECT_FALSE(mentions(run, "./nvidia")) << run.output;
+  EXPECT_THAT(run.output, Not(HasSubstr(wheel)));
+  EXPECT_THAT(run.output, Not(HasSubstr("./nvidia")));
 }
 
 // One line, which names each form of each device.
 TEST(Info, SaysWhatADeviceDoes) {
-  const ToolRun run = run_info("SOFTVERBS_DEVICES=2 SOFTVERBS_PROFILE=bnxt", "--self-test 2>/dev/null");
-  EXPECT_EQ(run.status, kExitOk) << run.output;
+  const ToolRun run =
+      expect_run(run_info("SOFTVERBS_DEVICES=2 SOFTVERBS_PROFILE=bnxt", "--self-test 2>/dev/null"), kExitOk);
   EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1);
   const Json line = read_json(run);
   ASSERT_EQ(line["devices"].size(), 2U);
@@ -237,13 +228,13 @@ TEST(Info, SaysWhatADeviceDoes) {
 }
 
 TEST(Info, SaysWhatADeviceCannotDo) {
-  const ToolRun run = run_info("SOFTVERBS_FAULTS='fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1'",
-                               "--self-test 2>/dev/null");
-  EXPECT_EQ(run.status, kExitFailed) << run.output;
+  const ToolRun run =
+      expect_run(run_info("SOFTVERBS_FAULTS='fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1'",
+                          "--self-test 2>/dev/null"),
+                 kExitFailed);
   const Json device = read_json(run)["devices"][0];
   EXPECT_EQ(device["usable"], false);
-  EXPECT_NE(device["why_not"].get<std::string>().find("a receive with an immediate failed"),
-            std::string::npos);
+  EXPECT_THAT(device["why_not"].get<std::string>(), HasSubstr("a receive with an immediate failed"));
   EXPECT_EQ(run_info("SOFTVERBS_PROFILE=unknown", "--self-test 2>/dev/null").status, kExitNoDevice);
 }
 

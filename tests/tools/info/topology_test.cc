@@ -1,5 +1,6 @@
 #include "verbena-info/text.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -14,6 +15,8 @@
 
 namespace verbena::tools::info {
 namespace {
+
+using testing::HasSubstr;
 
 size_t count(const std::string& text, const std::string& part) {
   size_t found = 0;
@@ -82,10 +85,10 @@ TEST(InfoPicture, IsDrawnByGraphviz) {
 }
 
 TEST(InfoPicture, WithoutGraphvizItSaysWhatToInstall) {
-  const ToolRun run =
+  const ToolRun run = expect_run(
       run_tool(std::string("VERBENA_IBVERBS_LIB=softverbs SOFTVERBS_JOB=info$$ PATH=/nonexistent ") +
-               VERBENA_INFO + " --nccl /nonexistent --plugin " + PLUGIN + " --topology /tmp/never.svg");
-  EXPECT_EQ(run.status, kExitFailed) << run.output;
+               VERBENA_INFO + " --nccl /nonexistent --plugin " + PLUGIN + " --topology /tmp/never.svg"),
+      kExitFailed);
   EXPECT_TRUE(shows(run.output, "cannot draw /tmp/never.svg: no dot in the PATH: install graphviz"))
       << run.output;
 }
@@ -115,16 +118,16 @@ TEST(InfoTopologyXml, PortsOfOneCardShareItsDevice) {
 
 TEST(InfoTopologyXml, TheToolWritesBothFiles) {
   const std::string folder = testing::TempDir() + "/verbena_info_" + std::to_string(getpid());
-  const ToolRun run = run_info("mkdir -p " + folder + "; SOFTVERBS_DEVICES=2",
-                               "--topology " + folder + "/a.dot --topology-xml " + folder + "/a.xml");
-  EXPECT_EQ(run.status, kExitOk) << run.output;
+  expect_run(run_info("mkdir -p " + folder + "; SOFTVERBS_DEVICES=2",
+                      "--topology " + folder + "/a.dot --topology-xml " + folder + "/a.xml"),
+             kExitOk);
   const ToolRun xml = run_tool("cat " + folder + "/a.xml");
   const ToolRun graph = run_tool("cat " + folder + "/a.dot; rm -r " + folder);
   EXPECT_TRUE(is_well_formed(xml.output));
   EXPECT_TRUE(shows(graph.output, "softverbs1 port 1")) << graph.output;
   // Side by side: not functions of one card.
-  EXPECT_NE(xml.output.find("ffff:e0:00.0"), std::string::npos) << xml.output;
-  EXPECT_NE(xml.output.find("ffff:e1:00.0"), std::string::npos) << xml.output;
+  EXPECT_THAT(xml.output, HasSubstr("ffff:e0:00.0"));
+  EXPECT_THAT(xml.output, HasSubstr("ffff:e1:00.0"));
   EXPECT_EQ(run_info("", "--topology /nonexistent/a.dot").status, kExitFailed);
 }
 

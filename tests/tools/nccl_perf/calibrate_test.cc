@@ -257,12 +257,10 @@ TEST_F(CalibrateTest, KeepsToItsBudgetAndGoesOnAfterAFailure) {
 
 TEST_F(CalibrateTest, ToolEndToEnd) {
   const std::string fakes = FAKE_FOLDER;
-  const ToolRun run =
-      run_tool("LD_LIBRARY_PATH=" + fakes + " FAKE_GPUS=2 NCCL_NET=Verbena timeout -s KILL 240 " + NCCL_PERF +
-               " --nccl " + fakes + " --calibrate " + path_ +
-               " --op all_reduce,all_gather --sizes 8:4k --factor 16 -n 2 -w 1");
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_NE(run.output.find("curves measured, 0 runs left out"), std::string::npos) << run.output;
+  expect_run(run_tool("LD_LIBRARY_PATH=" + fakes + " FAKE_GPUS=2 NCCL_NET=Verbena timeout -s KILL 240 " +
+                      NCCL_PERF + " --nccl " + fakes + " --calibrate " + path_ +
+                      " --op all_reduce,all_gather --sizes 8:4k --factor 16 -n 2 -w 1"),
+             0, {"curves measured, 0 runs left out"});
   const tuner::Calibration written = read();
   EXPECT_TRUE(written.transport.unpack.has_value());
   // Own, half and a quarter of 4 channels. Ring: 2 collectives, 3 protocols. Tree: 1 collective. PAT: 1.

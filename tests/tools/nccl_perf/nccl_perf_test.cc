@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 namespace verbena::tools {
 namespace {
 
+using testing::HasSubstr;
+
 // The tool as it is, on a driver and an NCCL of the tests' own.
 ToolRun run_perf(const std::string& environment, const std::string& arguments) {
   const std::string fakes = FAKE_FOLDER;
@@ -19,24 +22,19 @@ ToolRun run_perf(const std::string& environment, const std::string& arguments) {
                   " --nccl " + fakes + " " + arguments);
 }
 
-bool mentions(const ToolRun& run, const std::string& words) {
-  return run.output.find(words) != std::string::npos;
-}
-
 TEST(NcclPerf, FailsWhereNcclUsedAnotherNetwork) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 NCCL_NET=Socket", "--op all_reduce --sizes 8 -n 2 -w 1");
-  EXPECT_EQ(run.status, 1) << run.output;
-  EXPECT_TRUE(mentions(run, "plugin: NCCL used its network Socket instead")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2 NCCL_NET=Socket", "--op all_reduce --sizes 8 -n 2 -w 1"), 1,
+             {"plugin: NCCL used its network Socket instead"});
 }
 
 TEST(NcclPerf, ComparesMediansOfRounds) {
   const verbena::tests::ScratchPath scratch("nccl_perf_rounds.json");
   const std::string& file = scratch.get();
-  const ToolRun run = run_perf(
-      "FAKE_GPUS=2",
-      "--op all_reduce --sizes 8:128 --factor 16 -n 3 -w 1 --against socket --rounds 3 --json " + file);
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_TRUE(mentions(run, "=== medians of 3 rounds ===")) << run.output;
+  expect_run(
+      run_perf(
+          "FAKE_GPUS=2",
+          "--op all_reduce --sizes 8:128 --factor 16 -n 3 -w 1 --against socket --rounds 3 --json " + file),
+      0, {"=== medians of 3 rounds ==="});
   std::ifstream stream(file);
   const nlohmann::json document = nlohmann::json::parse(stream);
   std::string order;
@@ -57,10 +55,8 @@ TEST(NcclPerf, ComparesMediansOfRounds) {
 
 TEST(NcclPerf, SoaksForAsLongAsItIsTold) {
   const verbena::tests::ScratchPath scratch("nccl_perf_soak.json");
-  const ToolRun run =
-      run_perf("FAKE_GPUS=2", "--op all_reduce --sizes 64 -n 3 -w 1 --soak 1 --json " + scratch.get());
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_TRUE(mentions(run, "# soak: ")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2", "--op all_reduce --sizes 64 -n 3 -w 1 --soak 1 --json " + scratch.get()),
+             0, {"# soak: "});
   std::ifstream stream(scratch.get());
   const nlohmann::json soak = nlohmann::json::parse(stream)["details"]["variants"][0]["rows"][0]["soak"];
   uint64_t iterations = 0;
@@ -72,13 +68,10 @@ TEST(NcclPerf, SoaksForAsLongAsItIsTold) {
 TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
   const verbena::tests::ScratchPath scratch("nccl_perf_test.json");
   const std::string& file = scratch.get();
-  const ToolRun run =
-      run_perf("FAKE_GPUS=3", "--sizes 8:60k --factor 16 -n 3 -w 1 --against socket --json " + file);
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_TRUE(mentions(run, "NCCL assigned: Fake; using network: Fake")) << run.output;
-  EXPECT_TRUE(mentions(run, "NCCL assigned: Socket")) << run.output;
-  EXPECT_TRUE(mentions(run, "# rank 2 (Fake GPU 2): verbena: counters: 12 messages staged, 3 direct"))
-      << run.output;
+  expect_run(run_perf("FAKE_GPUS=3", "--sizes 8:60k --factor 16 -n 3 -w 1 --against socket --json " + file),
+             0,
+             {"NCCL assigned: Fake; using network: Fake", "NCCL assigned: Socket",
+              "# rank 2 (emulated GPU): verbena: counters: 12 messages staged, 3 direct"});
   std::ifstream stream(file);
   const nlohmann::json document = nlohmann::json::parse(stream);
   EXPECT_EQ(document["details"]["nccl"]["version"], "2.28.9");
@@ -100,22 +93,21 @@ TEST(NcclPerf, RunsAndVerifiesEveryOperation) {
 }
 
 TEST(NcclPerf, TheResultIsAloneOnStandardOutput) {
-  const ToolRun run = run_perf("FAKE_GPUS=2", "--op all_reduce,broadcast --sizes 64,4K -n 3 -w 1 --csv -");
-  EXPECT_EQ(run.status, 0) << run.output;
+  const ToolRun run =
+      expect_run(run_perf("FAKE_GPUS=2", "--op all_reduce,broadcast --sizes 64,4K -n 3 -w 1 --csv -"), 0);
   EXPECT_EQ(run.output.rfind("operation,variant,size_bytes,count,time_us,", 0), 0U) << run.output;
   EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1 + 2 * 2) << run.output;
-  EXPECT_TRUE(mentions(run, "\nbroadcast,plugin,4096,")) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("\nbroadcast,plugin,4096,"));
 }
 
 TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
   const verbena::tests::ScratchPath scratch("nccl_perf_topology");
   const std::string& folder = scratch.get();
-  const ToolRun run = run_perf("FAKE_GPUS=2",
-                               "--op all_reduce --sizes 8 -n 1 -w 1 --verbose "
-                               "--rails 2 --join --log-dir " +
-                                   folder);
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_TRUE(mentions(run, "VERBENA_MERGE_NICS=1")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2",
+                      "--op all_reduce --sizes 8 -n 1 -w 1 --verbose "
+                      "--rails 2 --join --log-dir " +
+                          folder),
+             0, {"VERBENA_MERGE_NICS=1"});
   for (const char* rank : {"0", "1"}) {
     std::ifstream stream(folder + "/plugin.rank" + rank + ".topology.xml");
     const std::string xml{std::istreambuf_iterator<char>(stream), {}};
@@ -125,62 +117,42 @@ TEST(NcclPerf, GivesRailsAPlaceInEveryRanksTopology) {
 }
 
 TEST(NcclPerf, ReportsWrongElements) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong", "--op all_reduce --sizes 4k -n 5 -w 10");
-  EXPECT_EQ(run.status, 1) << run.output;
-  EXPECT_TRUE(mentions(run, "# 1 wrong elements")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong", "--op all_reduce --sizes 4k -n 5 -w 10"), 1,
+             {"# 1 wrong elements"});
 }
 
 TEST(NcclPerf, BoundsAHangAndShowsTheLogs) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=hang", "--op all_reduce --sizes 4k --timeout 1");
-  EXPECT_EQ(run.status, 3) << run.output;
-  EXPECT_TRUE(mentions(run, "in \"all_reduce 4K\"")) << run.output;
-  EXPECT_TRUE(mentions(run, "Using network Fake")) << run.output;
-  EXPECT_TRUE(mentions(run, "thread ")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=hang", "--op all_reduce --sizes 4k --timeout 1"), 3,
+             {"in \"all_reduce 4K\"", "Using network Fake", "thread "});
 }
 
 TEST(NcclPerf, BoundsAStreamThatNeverEnds) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_CUDA_BUSY=1", "--timeout 1");
-  EXPECT_EQ(run.status, 3) << run.output;
-  EXPECT_TRUE(mentions(run, "the GPU has not finished in 1 s")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2 FAKE_GPU_BUSY=1", "--timeout 1"), 3, {"the GPU has not finished in 1 s"});
 }
 
 TEST(NcclPerf, TellsADeadRank) {
-  const ToolRun run = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=crash", "--op all_reduce --sizes 4k");
-  EXPECT_EQ(run.status, 1) << run.output;
-  EXPECT_TRUE(mentions(run, "rank 1: killed by signal 9")) << run.output;
+  expect_run(run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=crash", "--op all_reduce --sizes 4k"), 1,
+             {"rank 1: killed by signal 9"});
 }
 
 TEST(NcclPerf, NeedsAGpu) {
-  const ToolRun none = run_perf("FAKE_GPUS=0", "");
-  EXPECT_EQ(none.status, 4);
-  EXPECT_TRUE(mentions(none, "no CUDA device: nccl-perf needs a GPU; try verbena-perf")) << none.output;
+  expect_run(run_perf("FAKE_GPUS=0", ""), 4, {"no CUDA device: nccl-perf needs a GPU; try verbena-perf"});
 }
 
 TEST(NcclPerf, RanksShareGpus) {
-  const ToolRun two = run_perf("FAKE_GPUS=1", "--op all_reduce --sizes 4k");
-  EXPECT_EQ(two.status, 0) << two.output;
-  EXPECT_TRUE(mentions(two, "2 ranks share 1 GPU ")) << two.output;
-  const ToolRun three = run_perf("FAKE_GPUS=2", "--ranks 3 --op all_reduce --sizes 4k");
-  EXPECT_EQ(three.status, 0) << three.output;
-  EXPECT_TRUE(mentions(three, "3 ranks share 2 GPUs ")) << three.output;
+  expect_run(run_perf("FAKE_GPUS=1", "--op all_reduce --sizes 4k"), 0, {"2 ranks share 1 GPU "});
+  expect_run(run_perf("FAKE_GPUS=2", "--ranks 3 --op all_reduce --sizes 4k"), 0, {"3 ranks share 2 GPUs "});
 }
 
 TEST(NcclPerf, RunsCommunicatorsAtTheSameTime) {
   const char* const options = "--communicators 3 --op all_reduce,send_recv --sizes 4k -n 3 -w 10";
-  const ToolRun right = run_perf("FAKE_GPUS=2", options);
-  EXPECT_EQ(right.status, 0) << right.output;
-  const ToolRun wrong = run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong-split", options);
-  EXPECT_EQ(wrong.status, 1) << wrong.output;
-  EXPECT_TRUE(mentions(wrong, "wrong")) << wrong.output;
+  expect_run(run_perf("FAKE_GPUS=2", options), 0);
+  expect_run(run_perf("FAKE_GPUS=2 FAKE_NCCL_FAULT=wrong-split", options), 1, {"wrong"});
 }
 
 TEST(NcclPerf, ListsLibraries) {
-  const ToolRun run = run_perf("", "--list-nccl");
-  EXPECT_EQ(run.status, 0);
-  EXPECT_TRUE(mentions(run, "2.28.9")) << run.output;
-  const ToolRun bad = run_tool(std::string(NCCL_PERF) + " --list-nccl --nccl " + NCCL_PERF);
-  EXPECT_EQ(bad.status, 1);
-  EXPECT_TRUE(mentions(bad, "cannot load NCCL")) << bad.output;
+  expect_run(run_perf("", "--list-nccl"), 0, {"2.28.9"});
+  expect_run(run_tool(std::string(NCCL_PERF) + " --list-nccl --nccl " + NCCL_PERF), 1, {"cannot load NCCL"});
 }
 
 TEST(NcclPerf, RefusesBadOptions) {

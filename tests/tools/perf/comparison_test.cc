@@ -1,4 +1,5 @@
 // verbena-perf --against ib, with stand-ins for both transports.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -10,6 +11,8 @@
 
 namespace verbena::tools {
 namespace {
+
+using testing::HasSubstr;
 
 std::string make_command(const std::string& arguments) {
   return std::string("timeout -s KILL 240 ") + VERBENA_PERF + " --plugin " + SAMPLE_PLUGIN + " --nccl " +
@@ -34,31 +37,27 @@ void expect_document(const std::string& text, size_t size_count, size_t sample_c
 }
 
 TEST(Comparison, RunsBothTransportsInTurn) {
-  const ToolRun run = run_tool(
-      make_command("--against ib --rounds 3 --repeats 4 --sizes 8:4k --factor 16 --iters 10 --json"));
-  EXPECT_EQ(run.status, 0) << run.output;
+  const ToolRun run = expect_run(
+      run_tool(
+          make_command("--against ib --rounds 3 --repeats 4 --sizes 8:4k --factor 16 --iters 10 --json")),
+      0);
   expect_document(run.output, 4, 12);
 }
 
 TEST(Comparison, PrintsOneTable) {
-  const ToolRun run = run_tool(make_command("--against ib --size 4k --iters 10"));
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_NE(run.output.find("# ib: NCCL 2.28.9's own IB, table v11, device sample_ib"), std::string::npos)
-      << run.output;
-  EXPECT_NE(run.output.find("faster"), std::string::npos) << run.output;
+  const ToolRun run = expect_run(run_tool(make_command("--against ib --size 4k --iters 10")), 0,
+                                 {"# ib: NCCL 2.28.9's own IB, table v11, device sample_ib", "faster"});
   // The least that a figure must rest on.
-  EXPECT_NE(run.output.find("       20      0\n"), std::string::npos) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("       20      0\n"));
 }
 
 TEST(Comparison, OneTransportAlone) {
-  const ToolRun run = run_tool(make_command("--transport nccl-ib --size 4k --iters 10 --rails 2 --json"));
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_NE(run.output.find("sample_ib"), std::string::npos) << run.output;
+  expect_run(run_tool(make_command("--transport nccl-ib --size 4k --iters 10 --rails 2 --json")), 0,
+             {"sample_ib"});
 }
 
 TEST(Comparison, WrongBytesEndIt) {
-  const ToolRun run = run_tool("SAMPLE_FAULT=flip " + make_command("--against ib --size 4k --iters 20"));
-  EXPECT_EQ(run.status, 1) << run.output;
+  expect_run(run_tool("SAMPLE_FAULT=flip " + make_command("--against ib --size 4k --iters 20")), 1);
 }
 
 TEST(Comparison, RunsBetweenTwoHosts) {

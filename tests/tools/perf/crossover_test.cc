@@ -42,8 +42,7 @@ TEST(Crossover, ToolWritesTheTransportEntries) {
   ASSERT_EQ(tuner::write_calibration_file(path, before), "");
   const std::string command = std::string("timeout -s KILL 240 ") + VERBENA_PERF + " --plugin " +
                               SAMPLE_PLUGIN + " --calibrate " + path;
-  const ToolRun run = run_tool(command + " --sizes 8:4k --factor 8 --iters 20 --repeats 2");
-  EXPECT_EQ(run.status, 0) << run.output;
+  expect_run(run_tool(command + " --sizes 8:4k --factor 8 --iters 20 --repeats 2"), 0);
   const auto read = tuner::read_calibration_file(path);
   ASSERT_TRUE(read.calibration) << read.problem;
   const tuner::TransportEntries& transport = read.calibration->transport;
@@ -55,9 +54,7 @@ TEST(Crossover, ToolWritesTheTransportEntries) {
   EXPECT_EQ(run_tool(command + " --threshold 4k").status, 2);
   EXPECT_EQ(run_tool(command + " --server").status, 2);
   std::filesystem::resize_file(path, 20);
-  const ToolRun damaged = run_tool(command);
-  EXPECT_EQ(damaged.status, 1);
-  EXPECT_NE(damaged.output.find("is not JSON"), std::string::npos) << damaged.output;
+  expect_run(run_tool(command), 1, {"is not JSON"});
 }
 
 }  // namespace

@@ -16,8 +16,7 @@ ToolRun run_perf(const std::string& fault, const std::string& arguments) {
 }
 
 nlohmann::json run_json(const std::string& arguments) {
-  const ToolRun run = run_perf("", arguments + " --json");
-  EXPECT_EQ(run.status, 0) << run.output;
+  const ToolRun run = expect_run(run_perf("", arguments + " --json"), 0);
   return parse_document(run.output);
 }
 
@@ -78,9 +77,7 @@ TEST(VerbenaPerf, ShowsTheLastOfManyConnections) {
   EXPECT_EQ(document["details"]["wrong_bytes"], 0);
   // Of the first and of the last as of a single one, and a window of each of the five.
   EXPECT_EQ(row["verified_bytes"].get<uint64_t>(), 4096U * (2 * (2 * (20 + 8) + 20 + 8) + 5 * 8));
-  const ToolRun run = run_perf("", "--size 4k --iters 20 --pairs 5");
-  EXPECT_EQ(run.status, 0) << run.output;
-  EXPECT_NE(run.output.find("last: bw"), std::string::npos) << run.output;
+  expect_run(run_perf("", "--size 4k --iters 20 --pairs 5"), 0, {"last: bw"});
   EXPECT_EQ(run_perf("", "--pairs 0").status, 2);
 }
 
@@ -90,9 +87,7 @@ TEST(VerbenaPerf, DrivesEveryTableOfThePlugin) {
                        version)["details"]["wrong_bytes"],
               0);
   }
-  const ToolRun missing = run_perf("", "--abi 10 --size 8");
-  EXPECT_EQ(missing.status, 1);
-  EXPECT_NE(missing.output.find("does not export ncclNetPlugin_v10"), std::string::npos) << missing.output;
+  expect_run(run_perf("", "--abi 10 --size 8"), 1, {"does not export ncclNetPlugin_v10"});
 }
 
 TEST(VerbenaPerf, OtherShapesKeepDataRight) {
@@ -118,9 +113,7 @@ TEST(VerbenaPerf, UserBuffersGoDirect) {
 
 TEST(VerbenaPerf, ReportsWrongBytes) {
   for (const char* fault : {"flip", "overrun", "short"}) {
-    const ToolRun run = run_perf(fault, "--size 4096 --iters 20");
-    EXPECT_EQ(run.status, 1) << fault << run.output;
-    EXPECT_NE(run.output.find("wrong"), std::string::npos) << run.output;
+    expect_run(run_perf(fault, "--size 4096 --iters 20"), 1, {"wrong"});
   }
 }
 
@@ -142,16 +135,13 @@ TEST(VerbenaPerf, ReportsBrokenContract) {
       {"head", "no completed receive"},
   };
   for (const BrokenContract& broken : kCases) {
-    const ToolRun run = run_perf(broken.fault, "--size 4096 --iters 20");
-    EXPECT_EQ(run.status, 1) << broken.fault << run.output;
+    const ToolRun run = expect_run(run_perf(broken.fault, "--size 4096 --iters 20"), 1);
     EXPECT_NE(run.output.find(broken.told), std::string::npos) << broken.fault << ": " << run.output;
   }
 }
 
 TEST(VerbenaPerf, BoundsAHang) {
-  const ToolRun run = run_perf("hang", "--size 64 --iters 20 --timeout 1");
-  EXPECT_EQ(run.status, 1) << run.output;
-  EXPECT_NE(run.output.find("latency, warm-up, 64 B"), std::string::npos) << run.output;
+  expect_run(run_perf("hang", "--size 64 --iters 20 --timeout 1"), 1, {"latency, warm-up, 64 B"});
 }
 
 TEST(VerbenaPerf, RefusesBadOptions) {

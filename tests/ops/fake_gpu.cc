@@ -1,7 +1,8 @@
 // libcuda.so.1 for tests: GPUs whose memory is the host's and whose kernels, those of libverbena_ops.so, run
-// on the emulated machine of tests/device/emulator, one grid at a time for each stream. Ranks are threads or
-// processes, each with a GPU of its own; what they write to each other's memory they see as on one machine.
-// Streams are threads, graphs lists of what was captured. FAKE_GPUS says how many GPUs there are (default 4).
+// on the emulated machine of tests/device/emulator (fake_kernels.cc), one grid at a time for each stream.
+// Ranks are threads or processes, each with a GPU of its own; what they write to each other's memory they see
+// as on one machine. Streams are threads, graphs lists of what was captured. FAKE_GPUS says how many GPUs
+// there are (default 4).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -22,9 +23,7 @@
 #include <vector>
 
 #include "abi/cuda.h"
-#include "device/emulator/world.h"
-#include "device/ops/run_fused.cuh"
-#include "device/ops/run_moe.cuh"
+#include "ops/fake_kernels.h"
 
 #define API extern "C" __attribute__((visibility("default"))) CUresult
 
@@ -33,19 +32,11 @@ using namespace verbena::cuda;
 
 namespace {
 
-constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201, kNotFound = 500,
-                   kCaptureInvalid = 901;
+constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidContext = 201,
+                   kNotFound = 500, kCaptureInvalid = 901;
 constexpr size_t kGrainBytes = 2 << 20;
-constexpr uint32_t kPatience_s = 60;
 
 using Clock = std::chrono::steady_clock;
-// What a kernel is told, and its body.
-struct Kernel {
-  size_t launch_bytes;
-  void (*body)(const void* launch);
-};
-using Kernels = std::map<std::string, Kernel>;
-
 int count_gpus() {
   const char* const text = std::getenv("FAKE_GPUS");
   return text == nullptr ? 4 : std::atoi(text);
@@ -183,186 +174,40 @@ Stream* find_stream(CUstream stream) {
 
 // ---- Kernels ----
 
-template <typename Launch, void (*kBody)(const Launch&)>
-Kernel make() {
-  return {sizeof(Launch), [](const void* launch) { kBody(*static_cast<const Launch*>(launch)); }};
-}
-template <typename Way, ops::Content kContent, typename Reduce>
-Kernel make_call() {
-  return make<ops::CallLaunch, &ops::run_call<Way, kContent, Reduce>>();
-}
-template <int kRanks>
-void add_known(Kernels& kernels) {
-  using ops::Content;
-  const std::string of = "_of_" + std::to_string(kRanks);
-  kernels["verbena_ops_packets_exchange" + of] =
-      make_call<ops::ByPackets<kRanks>, Content::kExchanges, device::ReduceFloats>();
-  kernels["verbena_ops_chunks_exchange" + of] =
-      make_call<ops::ByChunks<kRanks>, Content::kExchanges, device::ReduceFloats>();
-  kernels["verbena_ops_chunks_all_reduce" + of] =
-      make_call<ops::ByChunks<kRanks>, Content::kAllReduces, device::ReduceFloats>();
-}
-template <int kRanks, typename T>
-void add_vectors(Kernels& kernels, const char* type) {
-  const std::string of = "_of_" + std::to_string(kRanks) + "_" + type;
-  kernels["verbena_ops_one_shot" + of] =
-      make<ops::CallLaunch, &ops::run_vectors<device::OneShot<>, kRanks, T>>();
-  kernels["verbena_ops_two_shot" + of] =
-      make<ops::CallLaunch, &ops::run_vectors<device::TwoShot<>, kRanks, T>>();
-}
-template <typename Way>
-void add_coded_way(Kernels& kernels, const std::string& name) {
-  kernels["verbena_ops_coded_" + name] = make_call<Way, ops::Content::kAllReduces, device::ReduceAny>();
-}
-template <typename Addends, typename Sums>
-void add_coded(Kernels& kernels, const std::string& name) {
-  add_coded_way<ops::ByCodedTwoShots<Addends, Sums, device::RoundToNearest>>(kernels, "two_shot_" + name);
-  add_coded_way<ops::ByCodedTwoShots<Addends, Sums, device::RoundStochastically>>(
-      kernels, "two_shot_" + name + "_stochastic");
-}
-template <typename Codec>
-void add_coded_single(Kernels& kernels, const std::string& name) {
-  add_coded_way<ops::ByCodedOneShot<Codec, device::RoundToNearest>>(kernels, "one_shot_" + name);
-  add_coded_way<ops::ByCodedOneShot<Codec, device::RoundStochastically>>(kernels,
-                                                                         "one_shot_" + name + "_stochastic");
-  add_coded_way<ops::ByCodedHostSums<Codec, device::RoundToNearest>>(kernels, "across_hosts_" + name);
-  add_coded_way<ops::ByCodedHostSums<Codec, device::RoundStochastically>>(
-      kernels, "across_hosts_" + name + "_stochastic");
-}
-template <int kRanks, typename T>
-void add_norms(Kernels& kernels, const std::string& name) {
-  kernels["verbena_ops_all_reduce_norm" + name + "_1"] =
-      make<ops::NormLaunch, &ops::run_all_reduce_norm<kRanks, T, 1>>();
-  kernels["verbena_ops_all_reduce_norm" + name + "_2"] =
-      make<ops::NormLaunch, &ops::run_all_reduce_norm<kRanks, T, 2>>();
-}
-template <int kRanks>
-void add_of(Kernels& kernels) {
-  const std::string of = kRanks == 0 ? "_of_any" : "_of_" + std::to_string(kRanks);
-  add_norms<kRanks, device::Half>(kernels, of + "_float16");
-  add_norms<kRanks, device::Bfloat16>(kernels, of + "_bfloat16");
-  if constexpr (kRanks != 0) {
-    add_vectors<kRanks, float>(kernels, "float32");
-    add_vectors<kRanks, device::Half>(kernels, "float16");
-    add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
-  }
-}
-template <typename MoeLaunch, bool kIsGrouped>
-void add_dispatch(Kernels& kernels, const std::string& name, bool is_far) {
-  using device::MoeRowCast, ops::run_moe_dispatch, ops::mangle_moe_kernel;
-  kernels[mangle_moe_kernel(name, is_far)] =
-      make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, MoeLaunch>>();
-  kernels[mangle_moe_kernel(name + "_float16", is_far)] =
-      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, MoeLaunch>>();
-  kernels[mangle_moe_kernel(name + "_bfloat16", is_far)] =
-      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, MoeLaunch>>();
-}
-template <typename MoeLaunch, device::MoeOrder kOrder>
-void add_combine(Kernels& kernels, const std::string& name, bool is_far) {
-  using ops::run_moe_combine, ops::mangle_moe_kernel;
-  kernels[mangle_moe_kernel(name + "_float16", is_far)] =
-      make<MoeLaunch, &run_moe_combine<device::Half, kOrder, MoeLaunch>>();
-  kernels[mangle_moe_kernel(name + "_bfloat16", is_far)] =
-      make<MoeLaunch, &run_moe_combine<device::Bfloat16, kOrder, MoeLaunch>>();
-}
-template <typename DispatchLaunch, typename CombineLaunch>
-void add_moe(Kernels& kernels, bool is_far) {
-  using device::MoeOrder;
-  add_dispatch<DispatchLaunch, false>(kernels, "dispatch", is_far);
-  add_dispatch<DispatchLaunch, true>(kernels, "dispatch_grouped", is_far);
-  add_combine<CombineLaunch, MoeOrder::kRows>(kernels, "combine_rows", is_far);
-  add_combine<CombineLaunch, MoeOrder::kReduced>(kernels, "combine_reduced", is_far);
-}
-const Kernels& list_kernels() {
-  using ops::GroupLaunch, ops::NormLaunch;
-  static const Kernels all = [] {
-    Kernels kernels = {
-        {"verbena_ops_packets", make<GroupLaunch, &ops::run_calls<ops::ByPackets<0>>>()},
-        {"verbena_ops_chunks", make<GroupLaunch, &ops::run_calls<ops::ByChunks<0>>>()},
-        {"verbena_ops_across_hosts", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsByChunks>>()},
-        {"verbena_ops_across_hosts_lossless", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsLossless>>()},
-        {"verbena_ops_across_hosts_all_reduce",
-         make_call<ops::AcrossHostsByChunks, ops::Content::kAllReduces, device::ReduceFloats>()},
-        {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},
-        {"verbena_ops_compare", make<ops::CompareLaunch, &ops::run_compare>()},
-        {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},
-        {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
-        {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
-    };
-    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch>(kernels, false);
-    add_combine<ops::MoeCombineLaunch, device::MoeOrder::kExact>(kernels, "combine_exact", false);
-    add_moe<ops::MoeFarDispatchLaunch, ops::MoeFarCombineLaunch>(kernels, true);
-    add_known<2>(kernels);
-    add_known<4>(kernels);
-    add_of<2>(kernels);
-    add_of<4>(kernels);
-    add_of<8>(kernels);
-    add_of<0>(kernels);
-    add_coded<device::Float8, device::Float8>(kernels, "float8");
-    add_coded<device::Int8, device::Int8>(kernels, "int8");
-    add_coded<device::Int6, device::Int6>(kernels, "int6");
-    add_coded<device::Int4, device::Int4>(kernels, "int4");
-    add_coded<device::MxFloat8, device::MxFloat8>(kernels, "mx_float8");
-    add_coded<device::Float8, device::Int8>(kernels, "float8_int8");
-    add_coded<device::Int4, device::Int8>(kernels, "int4_int8");
-    add_coded_single<device::Float8>(kernels, "float8");
-    add_coded_single<device::Int8>(kernels, "int8");
-    add_coded_single<device::Int6>(kernels, "int6");
-    add_coded_single<device::Int4>(kernels, "int4");
-    add_coded_single<device::MxFloat8>(kernels, "mx_float8");
-    return kernels;
-  }();
-  return all;
-}
-struct Function {
-  std::string name;
-  Kernel kernel;  // no body: the pause
-};
-
-struct GridShape {
-  unsigned blocks, threads, cluster = 1;
-};
-void run_grid(const Kernel& kernel, uint32_t gpu, const GridShape& grid, const void* launch) {
-  static std::atomic<uint64_t> seed{1};
-  emulator::World::Limits limits;
-  limits.outside_patience_s = kPatience_s;
-  limits.steps = ~uint64_t{0};
-  emulator::World world(seed++, limits);
-  world.add_grid(
-      gpu, grid.blocks, grid.threads, [&] { kernel.body(launch); }, grid.cluster);
-  const std::string failure = world.run();
-  if (failure.empty()) return;
-  std::fprintf(stderr, "the emulated GPU: %s\n", failure.c_str());
-  std::abort();
-}
+const Kernel kPause{};
 
 CUresult launch(CUfunction handle, const GridShape& grid, CUstream stream, void** parameters) {
-  const auto& function = *reinterpret_cast<const Function*>(handle);
+  const auto& kernel = *reinterpret_cast<const Kernel*>(handle);
   const auto gpu = static_cast<uint32_t>(current == nullptr ? 0 : current->gpu);
-  if (function.kernel.body == nullptr) {
+  if (kernel.run == nullptr) {
     const uint64_t length_ns = *static_cast<const uint64_t*>(parameters[0]);
     find_stream(stream)->push([=] { std::this_thread::sleep_for(std::chrono::nanoseconds(length_ns)); });
     return CUDA_SUCCESS;
   }
   const auto* const told = static_cast<const std::byte*>(parameters[0]);
-  const std::vector<std::byte> launch(told, told + function.kernel.launch_bytes);
-  find_stream(stream)->push([=, kernel = function.kernel] { run_grid(kernel, gpu, grid, launch.data()); });
+  const std::vector<std::byte> launch(told, told + kernel.launch_bytes);
+  find_stream(stream)->push([=] { kernel.run(gpu, grid, launch.data()); });
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
+// Without fake_kernels.cc.
+[[gnu::weak]] const Kernel* verbena::find_kernel(const std::string&) {
+  return nullptr;
+}
+
 // ---- The driver, the GPUs, their contexts ----
 
 API cuInit(unsigned) {
-  return count_gpus() == 0 ? 100 : CUDA_SUCCESS;
+  return count_gpus() == 0 ? kNoDevice : CUDA_SUCCESS;
 }
 API cuDriverGetVersion(int* version) {
   *version = 13000;
   return CUDA_SUCCESS;
 }
-API cuGetErrorName(CUresult, const char** text) {
-  *text = "CUDA_ERROR_OF_THE_STAND_IN";
+API cuGetErrorName(CUresult status, const char** text) {
+  *text = status == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_OF_THE_STAND_IN";
   return CUDA_SUCCESS;
 }
 API cuGetErrorString(CUresult, const char** text) {
@@ -384,7 +229,7 @@ API cuDeviceGetName(char* name, int capacity, CUdevice device) {
   return CUDA_SUCCESS;
 }
 API cuDeviceGetPCIBusId(char* text, int capacity, CUdevice device) {
-  std::snprintf(text, static_cast<size_t>(capacity), "0000:%02x:00.0", device + 1);
+  std::snprintf(text, static_cast<size_t>(capacity), "FFFE:%02X:00.0", device + 1);  // of no real device
   return CUDA_SUCCESS;
 }
 API cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
@@ -618,7 +463,9 @@ API cuCtxSynchronize() {
 API cuStreamDestroy_v2(CUstream) {
   return CUDA_SUCCESS;
 }
+// With FAKE_GPU_BUSY the stream never gets empty, as one with a hanging kernel.
 API cuStreamQuery(CUstream stream) {
+  if (std::getenv("FAKE_GPU_BUSY") != nullptr) return CUDA_ERROR_NOT_READY;
   return find_stream(stream)->is_idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API cuStreamSynchronize(CUstream stream) {
@@ -650,8 +497,12 @@ API cuGraphDestroy(CUgraph graph) {
   delete reinterpret_cast<Graph*>(graph);
   return CUDA_SUCCESS;
 }
+// There until the process ends, as no call here destroys them.
 API cuEventCreate(CUevent* event, unsigned) {
-  *event = reinterpret_cast<CUevent>(new Event);
+  static std::mutex mutex;
+  static auto* const events = new std::deque<Event>;
+  const std::lock_guard lock(mutex);
+  *event = reinterpret_cast<CUevent>(&events->emplace_back());
   return CUDA_SUCCESS;
 }
 API cuEventRecord(CUevent handle, CUstream stream) {
@@ -720,11 +571,9 @@ API cuModuleUnload(CUmodule module) {
   return CUDA_SUCCESS;
 }
 API cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-  const auto found = list_kernels().find(name);
-  if (found == list_kernels().end() && name != std::string("verbena_ops_pause")) return kNotFound;
-  *function = reinterpret_cast<CUfunction>(
-      new Function{name, found == list_kernels().end() ? Kernel{} : found->second});
-  return CUDA_SUCCESS;
+  const Kernel* const found = name == std::string("verbena_ops_pause") ? &kPause : find_kernel(name);
+  *function = reinterpret_cast<CUfunction>(const_cast<Kernel*>(found));
+  return found == nullptr ? kNotFound : CUDA_SUCCESS;
 }
 API cuFuncSetAttribute(CUfunction, int, int) {
   return CUDA_SUCCESS;

@@ -1,6 +1,7 @@
 // libnccl.so.2 for tests: collectives between processes through a shared file, on host memory, at once.
 // FAKE_NCCL_FAULT, for rank 1 in its tenth operation: "wrong" spoils an element, "hang" never returns,
 // "crash" dies; "wrong-split" spoils one of a communicator that ncclCommSplit made.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -73,8 +74,17 @@ const uint32_t* read_area(const Comm& comm, uint32_t rank) {
   return reinterpret_cast<const uint32_t*>(comm.shared->areas[rank]);
 }
 
+// What precedes an operation in its stream.
+void wait_for(CUstream stream) {
+  static const auto wait =
+      reinterpret_cast<int (*)(CUstream)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamSynchronize"));
+  wait(stream);
+}
+
 template <typename Compute>
-NcclStatus run(Comm* comm, const void* send, size_t send_elements, void* receive, Compute compute) {
+NcclStatus run(Comm* comm, CUstream stream, const void* send, size_t send_elements, void* receive,
+               Compute compute) {
+  wait_for(stream);
   ++comm->operations;
   if (has_fault(*comm, "crash")) raise(SIGKILL);
   while (has_fault(*comm, "hang")) pause();
@@ -163,37 +173,40 @@ EXPORT const char* ncclGetLastError(NcclComm) {
 }
 
 EXPORT NcclStatus ncclAllReduce(const void* send, void* receive, size_t count, int, int, NcclComm comm,
-                                CUstream) {
-  return run(as_comm(comm), send, count, receive, [&](uint32_t* out) {
+                                CUstream stream) {
+  return run(as_comm(comm), stream, send, count, receive, [&](uint32_t* out) {
     for (size_t index = 0; index < count; ++index) out[index] = sum_at(*as_comm(comm), index);
   });
 }
 EXPORT NcclStatus ncclReduceScatter(const void* send, void* receive, size_t count, int, int, NcclComm comm,
-                                    CUstream) {
+                                    CUstream stream) {
   const Comm& own = *as_comm(comm);
-  return run(as_comm(comm), send, count * own.ranks, receive, [&](uint32_t* out) {
+  return run(as_comm(comm), stream, send, count * own.ranks, receive, [&](uint32_t* out) {
     for (size_t index = 0; index < count; ++index) out[index] = sum_at(own, own.rank * count + index);
   });
 }
-EXPORT NcclStatus ncclAllGather(const void* send, void* receive, size_t count, int, NcclComm comm, CUstream) {
+EXPORT NcclStatus ncclAllGather(const void* send, void* receive, size_t count, int, NcclComm comm,
+                                CUstream stream) {
   const Comm& own = *as_comm(comm);
-  return run(as_comm(comm), send, count, receive, [&](uint32_t* out) {
+  return run(as_comm(comm), stream, send, count, receive, [&](uint32_t* out) {
     for (uint32_t rank = 0; rank < own.ranks; ++rank) {
       std::memcpy(out + rank * count, read_area(own, rank), count * sizeof(uint32_t));
     }
   });
 }
 EXPORT NcclStatus ncclBroadcast(const void* send, void* receive, size_t count, int, int root, NcclComm comm,
-                                CUstream) {
-  return run(as_comm(comm), send, count, receive, [&](uint32_t* out) {
+                                CUstream stream) {
+  return run(as_comm(comm), stream, send, count, receive, [&](uint32_t* out) {
     std::memcpy(out, read_area(*as_comm(comm), static_cast<uint32_t>(root)), count * sizeof(uint32_t));
   });
 }
-EXPORT NcclStatus ncclSend(const void* data, size_t count, int, int peer, NcclComm comm, CUstream) {
+EXPORT NcclStatus ncclSend(const void* data, size_t count, int, int peer, NcclComm comm, CUstream stream) {
+  wait_for(stream);
   group.push_back({as_comm(comm), data, nullptr, count * sizeof(uint32_t), static_cast<uint32_t>(peer)});
   return kNcclSuccess;
 }
-EXPORT NcclStatus ncclRecv(void* data, size_t count, int, int peer, NcclComm comm, CUstream) {
+EXPORT NcclStatus ncclRecv(void* data, size_t count, int, int peer, NcclComm comm, CUstream stream) {
+  wait_for(stream);
   group.push_back({as_comm(comm), nullptr, data, count * sizeof(uint32_t), static_cast<uint32_t>(peer)});
   return kNcclSuccess;
 }

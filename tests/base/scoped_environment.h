@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace verbena::base {
 
@@ -19,6 +21,9 @@ inline uint64_t read_number(const char* name, uint64_t fallback) {
 class ScopedEnvironment {
  public:
   ScopedEnvironment() = default;
+  explicit ScopedEnvironment(std::initializer_list<std::pair<std::string, std::string>> values) {
+    for (const auto& [name, value] : values) set(name, value);
+  }
   ScopedEnvironment(const ScopedEnvironment&) = delete;
   ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
   ~ScopedEnvironment() {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/scoped_environment.h"
 #include "ops/rank_process.h"
 
 namespace verbena {
@@ -86,7 +87,7 @@ TEST(OpsChoices, WindowsOfOneRankAlone) {
       << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 1], [1048576, 2, 2]]}, )"
       << R"({"operation": "all_reduce", "algorithm": "one-shot", "gpu": "emulated GPU", "ranks": 2, )"
       << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 10], [1048576, 2, 20]]}]})";
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "5000"}});
   EXPECT_EQ(run({0, 0},
                 [&](Rank& rank, uint32_t number) -> std::string {
                   std::string said = create(rank, file);
@@ -99,7 +100,6 @@ TEST(OpsChoices, WindowsOfOneRankAlone) {
                   return said.empty() ? compare(output, kCount, 2) : said;
                 }),
             "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
   std::remove(file.c_str());
 }
 
@@ -110,10 +110,10 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
       << R"({"format": "verbena-tuning", "version": 1, "ops": [)"
       << R"({"operation": "all_reduce", "algorithm": "bulk-two-shot", "gpu": "emulated GPU", "ranks": 2, )"
       << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 1], [1048576, 2, 2]]}]})";
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "5000"}});
   for (const auto& [capabilities, algorithm] :
        {std::pair("9,9", VERBENA_OPS_BULK_TWO_SHOT), std::pair("9,8", VERBENA_OPS_ONE_SHOT)}) {
-    setenv("FAKE_GPU_CAPABILITIES", capabilities, 1);
+    const base::ScopedEnvironment gpus({{"FAKE_GPU_CAPABILITIES", capabilities}});
     EXPECT_EQ(
         run({0, 0},
             [&](Rank& rank, uint32_t number) -> std::string {
@@ -130,14 +130,12 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
         "")
         << capabilities;
   }
-  unsetenv("FAKE_GPU_CAPABILITIES");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
   std::remove(file.c_str());
 }
 
 // A group does what its calls do one by one, in chunks as each of them asks for.
 TEST(OpsChoices, AGroupIsWhatItsCallsAreOneByOne) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "5000", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "5000"}});
   EXPECT_EQ(run({0, 0, 0},
                 [](Rank& rank, uint32_t number) -> std::string {
                   rank.create_for_all();
@@ -162,7 +160,6 @@ TEST(OpsChoices, AGroupIsWhatItsCallsAreOneByOne) {
                   return "";
                 }),
             "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
 }  // namespace

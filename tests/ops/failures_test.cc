@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/scoped_environment.h"
 #include "ops/rank_process.h"
 #include "verbena/moe.h"
 
@@ -228,7 +229,7 @@ std::string run_patiently(const std::function<std::string()>& attempt) {
 // Rank 1 comes to step 1 when rank 0 has given up; both go on as an engine does that replays a graph and asks
 // nobody. What they see is right or NaN; the first call that is not a replay says why; a reset mends all.
 TEST(OpsFailures, AfterALateRankNumbersAreRightOrNan) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "300", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "300"}});
   for (const Way& way : list_ways()) {
     const auto attempt = [&] {
       SharedFlag gave_up;
@@ -263,12 +264,11 @@ TEST(OpsFailures, AfterALateRankNumbersAreRightOrNan) {
     };
     EXPECT_EQ(run_patiently(attempt), "");
   }
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
 // The late rank still has kernels in its stream when all reset: they must not take new numbers for old ones.
 TEST(OpsFailures, AResetWaitsForKernelsOfALateRank) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "300", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "300"}});
   const auto attempt = [] {
     return run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
       rank.create_for_all();
@@ -291,13 +291,12 @@ TEST(OpsFailures, AResetWaitsForKernelsOfALateRank) {
     });
   };
   EXPECT_EQ(run_patiently(attempt), "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
 // Copy engines gather where a rank does not come in time: named like any other, and whoever waited has no
 // result. Copies of the late rank itself may come at any time behind that.
 TEST(OpsFailures, CopyEnginesMeetALateRank) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "300", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "300"}});
   const auto attempt = [] {
     return run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
       rank.create_for_all();
@@ -321,7 +320,6 @@ TEST(OpsFailures, CopyEnginesMeetALateRank) {
     });
   };
   EXPECT_EQ(run_patiently(attempt), "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
 // Rank 1 sees counts beyond its tensor. Nobody waits for it until a limit that is a minute: all are told at
@@ -380,7 +378,7 @@ TEST(OpsFailures, OffsetsBeyondTheTensorsAreRefused) {
 }
 
 TEST(OpsFailures, CallsThatDifferAreNamedWhereTheyAreCompared) {
-  setenv("VERBENA_OPS_CHECK", "1", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_OPS_CHECK", "1"}});
   const auto run_calls = [](const std::function<verbena_result(Rank&, uint32_t)>& call) {
     return run({0, 0}, [&](Rank& rank, uint32_t number) -> std::string {
       rank.create_for_all();
@@ -435,7 +433,6 @@ TEST(OpsFailures, CallsThatDifferAreNamedWhereTheyAreCompared) {
               HasSubstr("output at byte 4 of their windows"));
   EXPECT_THAT(run_calls([](Rank& rank, uint32_t) { return rank.all_reduce(); }),
               AllOf(HasSubstr("rank 0: nothing was said"), HasSubstr("rank 1: nothing was said")));
-  unsetenv("VERBENA_OPS_CHECK");
 }
 
 TEST(OpsFailures, SettingsThatDifferAreNamed) {
@@ -453,9 +450,7 @@ TEST(OpsFailures, SettingsThatDifferAreNamed) {
 }
 // A communicator has at most 16 ranks, an exchange of tokens 32. Every rank gets the error.
 TEST(OpsFailures, TooManyRanks) {
-  const char* const gpus = std::getenv("FAKE_GPUS");
-  const std::string before = gpus == nullptr ? "" : gpus;
-  setenv("FAKE_GPUS", "33", 1);
+  const base::ScopedEnvironment environment({{"FAKE_GPUS", "33"}});
   EXPECT_EQ(run(std::vector<int>(33, 0),
                 [](Rank& rank, uint32_t) -> std::string {
                   const verbena_team* const world = verbena_team_world(rank.context().handle());
@@ -475,20 +470,17 @@ TEST(OpsFailures, TooManyRanks) {
                   return verbena_moe_workspace_bytes(&options, 33) == 0 ? "" : "a workspace";
                 }),
             "");
-  setenv("FAKE_GPUS", before.c_str(), 1);
 }
 // The reason is reported, by the operations and by their context.
 TEST(OpsFailures, AnErrorWordThatCannotBeRead) {
   const std::string said = run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
     rank.create_for_all();
     if (number == 0) return "";
-    const std::string gpus = std::getenv("FAKE_GPUS");
-    setenv("FAKE_GPUS", "1", 1);  // this rank's GPU has gone
+    const base::ScopedEnvironment environment({{"FAKE_GPUS", "1"}});  // this rank's GPU has gone
     char ops[512] = "", context[512] = "";
     const bool fails =
         verbena_ops_get_error(rank.ops(), ops, sizeof(ops)) != VERBENA_SUCCESS &&
         verbena_context_get_error(rank.context().handle(), context, sizeof(context)) != VERBENA_SUCCESS;
-    setenv("FAKE_GPUS", gpus.c_str(), 1);
     return fails ? std::string(ops) + "; context: " + context : "no error";
   });
   EXPECT_THAT(said,
@@ -508,7 +500,7 @@ TEST(OpsFailures, OneRanksFailureIsTheReasonOfAll) {
 }
 
 TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
-  setenv("FAKE_GPU_TAKES_NO_MODULES", "1", 1);
+  const base::ScopedEnvironment environment({{"FAKE_GPU_TAKES_NO_MODULES", "1"}});
   EXPECT_THAT(
       run({0, 0},
           [](Rank& rank, uint32_t) -> std::string {
@@ -518,12 +510,11 @@ TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
       AllOf(
           HasSubstr("rank 0: ops: loading the kernels, which were built with CUDA 13.9.1 and need a driver"),
           HasSubstr("(this driver supports CUDA 13.0)")));
-  unsetenv("FAKE_GPU_TAKES_NO_MODULES");
 }
 
 // GPU 1 has no clusters of blocks: rows are spread as it can.
 TEST(OpsFailures, DifferentGpusChooseAlike) {
-  setenv("FAKE_GPU_CAPABILITIES", "9,8", 1);
+  const base::ScopedEnvironment environment({{"FAKE_GPU_CAPABILITIES", "9,8"}});
   EXPECT_EQ(run({0, 0},
                 [](Rank& rank, uint32_t number) -> std::string {
                   rank.create_for_all();
@@ -551,7 +542,6 @@ TEST(OpsFailures, DifferentGpusChooseAlike) {
                   return "";
                 }),
             "");
-  unsetenv("FAKE_GPU_CAPABILITIES");
 }
 
 // Kernels of two communicators must both have multiprocessors; and both use the same loaded kernels.
@@ -584,8 +574,7 @@ TEST(OpsFailures, ASecondCommunicatorLeavesTheFirstRoom) {
 
 // The second communicator has half of the blocks: two of the first one's size have no room in this heap.
 TEST(OpsFailures, MemoryFollowsTheNumberOfBlocks) {
-  const std::string heap_bytes = getenv("VERBENA_SYMM_HEAP_BYTES");
-  setenv("VERBENA_SYMM_HEAP_BYTES", "320m", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_HEAP_BYTES", "320m"}});
   EXPECT_EQ(run({0, 0},
                 [](Rank& rank, uint32_t) -> std::string {
                   verbena_context* const context = rank.context().handle();
@@ -605,7 +594,6 @@ TEST(OpsFailures, MemoryFollowsTheNumberOfBlocks) {
                   return said;
                 }),
             "");
-  setenv("VERBENA_SYMM_HEAP_BYTES", heap_bytes.c_str(), 1);
 }
 
 TEST(OpsFailures, ChunksAreMultiplesOfAVector) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/scoped_environment.h"
 #include "ops/rank_process.h"
 
 namespace verbena {
@@ -82,7 +83,7 @@ TEST(OpsAcrossHosts, RefusesWhatThereIsNot) {
 // The same numbers by either way of sending them; and where calls are compared, a rank that encodes and one
 // that does not are told apart.
 TEST(OpsAcrossHosts, LosslessCallsAreAskedForByAllRanks) {
-  setenv("VERBENA_OPS_CHECK", "1", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_OPS_CHECK", "1"}});
   const std::string said = run({0, 1}, [](Rank& rank, uint32_t number) -> std::string {
     rank.create_for_all();
     const verbena_ops_choice lossless{VERBENA_OPS_LOSSLESS, 0, 0, 0};
@@ -107,7 +108,6 @@ TEST(OpsAcrossHosts, LosslessCallsAreAskedForByAllRanks) {
     (void)verbena_ops_get_error(rank.ops(), text, sizeof(text));
     return text;
   });
-  unsetenv("VERBENA_OPS_CHECK");
   EXPECT_THAT(said, HasSubstr("ranks 0 and 1 of the team make different calls"));
   EXPECT_THAT(said, HasSubstr("algorithm 32"));
   EXPECT_THAT(said, testing::Not(HasSubstr("wrong")));
@@ -246,13 +246,13 @@ TEST(OpsAcrossHosts, LosslessFromTheMeasuredSizeOn) {
 // failure takes a queue pair, so the other rail never fails. Without failover the first failure ends the
 // context: they do hit.
 TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
-  setenv("SOFTVERBS_DEVICES", "2", 1);
-  setenv("SOFTVERBS_FAULTS",
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=30 work=done;"
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=40 work=none",
-         1);
+  const base::ScopedEnvironment environment(
+      {{"SOFTVERBS_DEVICES", "2"},
+       {"SOFTVERBS_FAULTS",
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=30 work=done;"
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=40 work=none"}});
   for (const verbena_ops_algorithm algorithm : {VERBENA_OPS_LOSSLESS, VERBENA_OPS_BULK_TWO_SHOT}) {
     const verbena_ops_choice choice{algorithm, 2, 64, 0};
     for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, {0, 0, 1, 1}}) {
@@ -267,18 +267,15 @@ TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
       };
       EXPECT_EQ(run(hosts, body), "") << ranks << " ranks, algorithm " << algorithm;
       if (ranks != 2) continue;
-      setenv("VERBENA_FAILOVER", "0", 1);
+      const base::ScopedEnvironment no_failover({{"VERBENA_FAILOVER", "0"}});
       EXPECT_THAT(run(hosts, body), HasSubstr("retries exhausted"));
-      unsetenv("VERBENA_FAILOVER");
     }
   }
-  unsetenv("SOFTVERBS_FAULTS");
-  unsetenv("SOFTVERBS_DEVICES");
 }
 
 // Rank 3 comes when the others have given up: all of them name it, and go on after a reset.
 TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "1000", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "1000"}});
   EXPECT_EQ(run({0, 0, 1, 1},
                 [](Rank& rank, uint32_t number) -> std::string {
                   rank.create_for_all();
@@ -299,14 +296,13 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
                   return rank.has_sum(4, 6) ? "" : "wrong after a reset";
                 }),
             "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
 // Rank 3 does not come, and rank 2, of its host, begins later than rank 0, whose counterpart it is. Ranks
 // that wait for another host wait longer: rank 2 gives up first, and all name rank 3, and not the one that
 // waits for it.
 TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndNotTheOneThatWaitsForIt) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "4000", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "4000"}});
   EXPECT_EQ(run({0, 0, 1, 1},
                 [](Rank& rank, uint32_t number) -> std::string {
                   rank.create_for_all();
@@ -325,7 +321,6 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndNotTheOneThatWaitsForIt) {
                   return result == VERBENA_TIMEOUT && is_named ? "" : std::string("said: ") + text;
                 }),
             "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // What verbena/moe.h refuses, since blocks that wait for each other must all be resident.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/scoped_environment.h"
 #include "ops/rank_process.h"
 
 namespace verbena {
@@ -313,12 +314,12 @@ TEST(MoeAcrossHosts, TokensGoThereAndBack) {
 // A rail fails again and again: before a request is carried out, and after it. Each failure takes a queue
 // pair, and two failures of both rails could take all of a lane.
 TEST(MoeAcrossHosts, RailsThatFailLoseNothing) {
-  setenv("SOFTVERBS_DEVICES", "2", 1);
-  setenv("SOFTVERBS_FAULTS",
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
-         "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=60 work=done",
-         1);
+  const base::ScopedEnvironment environment(
+      {{"SOFTVERBS_DEVICES", "2"},
+       {"SOFTVERBS_FAULTS",
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=9 work=done;"
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=20 work=none;"
+        "fail rail=0 opcode=RDMA_WRITE status=RETRY_EXC nth=60 work=done"}});
   EXPECT_EQ(run({0, 0, 1, 1},
                 [](Rank& rank, uint32_t number) {
                   Moe moe(rank, number, 4, false);
@@ -328,8 +329,6 @@ TEST(MoeAcrossHosts, RailsThatFailLoseNothing) {
                   return wrong;
                 }),
             "");
-  unsetenv("SOFTVERBS_FAULTS");
-  unsetenv("SOFTVERBS_DEVICES");
 }
 
 TEST(MoeAcrossHosts, GraphIsReplayedWithOtherIds) {
@@ -339,7 +338,7 @@ TEST(MoeAcrossHosts, GraphIsReplayedWithOtherIds) {
 
 // Outputs say that nothing came, the next call names the rank, and after a reset all is well.
 void expect_late_rank_is_named(const std::vector<int>& hosts, bool has_exact) {
-  setenv("VERBENA_SYMM_TIMEOUT_MS", "4000", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "4000"}});
   EXPECT_EQ(run(hosts,
                 [&](Rank& rank, uint32_t number) -> std::string {
                   Moe moe(rank, number, static_cast<uint32_t>(hosts.size()), has_exact);
@@ -361,7 +360,6 @@ void expect_late_rank_is_named(const std::vector<int>& hosts, bool has_exact) {
                   return run_steps(moe, 10);
                 }),
             "");
-  unsetenv("VERBENA_SYMM_TIMEOUT_MS");
 }
 TEST(Moe, ALateRankIsNamedAndResetGoesOn) {
   expect_late_rank_is_named({0, 0, 0}, true);

@@ -20,6 +20,7 @@
 
 #include "gpu_fixture.h"
 #include "tests/base/refused_calls.h"
+#include "tests/base/scoped_environment.h"
 
 // Functions of the drop-in.
 extern "C" size_t softverbs_explain_wait(char* text, size_t bytes);
@@ -307,8 +308,7 @@ TEST_F(CopierTest, ItIsNamedAndHoldsNothingOfTheApplication) {
     return std::filesystem::read_symlink(path).string();
   };
   const std::string inherited = read_link("/proc/self/fd/" + std::to_string(ends[0]));
-  setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
-  setenv("LD_PRELOAD", "", 1);
+  const base::ScopedEnvironment environment({{"CUDA_VISIBLE_DEVICES", "0,1"}, {"LD_PRELOAD", ""}});
   run_apart([&] {
     Loop loop;
     Registered side(loop.node, Kind::kDevice, 0);
@@ -332,8 +332,6 @@ TEST_F(CopierTest, ItIsNamedAndHoldsNothingOfTheApplication) {
     near.memory.fill(1, 64);
     EXPECT_EQ(write_bytes(loop.node, loop.left, near, side, 64).status, IBV_WC_SUCCESS);
   });
-  unsetenv("CUDA_VISIBLE_DEVICES");
-  unsetenv("LD_PRELOAD");
   close(ends[0]);
   close(ends[1]);
 }
@@ -374,7 +372,7 @@ TEST_F(CopierTest, EachStepOfItsStartRefused) {
 
 TEST_F(CopierTest, AnInstanceOfAGpuStaysChosen) {
   if (!refuse_copies_after(INT_MAX)) GTEST_SKIP() << "needs a GPU in instances";
-  setenv("CUDA_VISIBLE_DEVICES", "MIG-1234", 1);
+  const base::ScopedEnvironment environment({{"CUDA_VISIBLE_DEVICES", "MIG-1234"}});
   run_apart([] {
     Loop loop;
     Registered side(loop.node, Kind::kDevice, 0);
@@ -382,7 +380,6 @@ TEST_F(CopierTest, AnInstanceOfAGpuStaysChosen) {
                   .find("CUDA_VISIBLE_DEVICES=MIG-1234"),
               std::string::npos);
   });
-  unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 std::set<std::string> list_shared_files() {
@@ -576,14 +573,13 @@ TEST_F(CopierTest, ItSaysWhetherGpuMemoryCanBeRegistered) {
     EXPECT_EQ(explain_no_gpu(), "");
     EXPECT_GT(find_copier(), 0) << "it was tried";
   });
-  setenv("SOFTVERBS_GPU", "0", 1);
   run_apart([] {
+    setenv("SOFTVERBS_GPU", "0", 1);
     EXPECT_EQ(explain_no_gpu(), "SOFTVERBS_GPU=0");
     EXPECT_EQ(find_copier(), 0);
   });
-  unsetenv("SOFTVERBS_GPU");
-  setenv("FAKE_CUDA_NO_SHARING", "1", 1);
   run_apart([] {
+    setenv("FAKE_CUDA_NO_SHARING", "1", 1);
     if (!hold_copies(false)) return;  // a real driver
     Node node;
     TestMemory memory(Kind::kDevice, 0, 4096);
@@ -592,7 +588,6 @@ TEST_F(CopierTest, ItSaysWhetherGpuMemoryCanBeRegistered) {
     EXPECT_EQ(ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), 4096, kAllAccess), nullptr);
     EXPECT_EQ(errno, EOPNOTSUPP);
   });
-  unsetenv("FAKE_CUDA_NO_SHARING");
 }
 
 // --- Finding the program

@@ -15,6 +15,7 @@
 #include "datagrams.h"
 #include "gpu_fixture.h"
 #include "softverbs/shared/shared_layout.h"
+#include "tests/base/scoped_environment.h"
 
 // Every kind of memory on either side, in one process and between two. Skipped where there is no CUDA device.
 namespace verbena::softverbs_test {
@@ -394,7 +395,7 @@ TEST(GpuOrderTest, AFlagOfAnotherGpuFollowsWhatWasWrittenBefore) {
 void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const char* plan,
                       const std::function<void(CopyCalls)>& judge) {
   constexpr uint32_t kPackets = 60, kSeed = 9, kPageStep = kPageBytes / 256 * 13;
-  setenv("SOFTVERBS_FAULTS", plan, 1);
+  const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", plan}});
   Child child([&](int socket) {
     const int gpu = is_other_gpu ? count_gpus() - 1 : 0;
     start_cuda();
@@ -448,7 +449,6 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
     if (getenv("SOFTVERBS_FORCE_WIRE") == nullptr)
       judge({after.all - before.all, after.batches - before.batches});
   });
-  unsetenv("SOFTVERBS_FAULTS");
 }
 
 TEST(GpuDatagramTest, HeadersLandInHostMemoryAndDataInPagesOfAGpu) {
@@ -619,7 +619,7 @@ void hold_and(const std::function<void(Held& held, const std::atomic<bool>& is_r
 
 TEST(GpuHeldTest, TheFarEndFailsBehindWhatWasPostedBefore) {
   SKIP_WITHOUT_GPU();
-  setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC peer=error nth=2", 1);
+  const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", "fail status=RETRY_EXC peer=error nth=2"}});
   hold_and([](Held& held, const std::atomic<bool>& is_released) {
     held.write(1, held.far.mr->rkey);
     held.write(2, held.far.mr->rkey);
@@ -632,7 +632,6 @@ TEST(GpuHeldTest, TheFarEndFailsBehindWhatWasPostedBefore) {
     EXPECT_EQ(held.left_node.wait_completion().status, IBV_WC_SUCCESS);
     EXPECT_EQ(held.left_node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
   });
-  unsetenv("SOFTVERBS_FAULTS");
 }
 
 // A send behind the copy tries again and again to begin, as there is no receive for it.
@@ -655,13 +654,12 @@ TEST(GpuHeldTest, DeregistrationWaitsForTheCopy) {
 
 TEST(GpuHeldTest, AResetIsNotUndoneByARequestThatFails) {
   SKIP_WITHOUT_GPU();
-  setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=1", 1);
+  const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=1"}});
   hold_and([](Held& held, const std::atomic<bool>&) {
     held.write(1, held.far.mr->rkey);
     EXPECT_EQ(held.left.to_state(IBV_QPS_RESET), 0);
     EXPECT_EQ(held.left.query_state(), IBV_QPS_RESET);
   });
-  unsetenv("SOFTVERBS_FAULTS");
 }
 
 // What a plan holds goes to a GPU by the rail's worker: no other thread has its lanes, and whoever posts
@@ -670,7 +668,7 @@ TEST(GpuHeldTest, WhoPostsADatagramWaitsForNoCopyOfAnother) {
   SKIP_WITHOUT_GPU();
   if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr)
     GTEST_SKIP() << "over the wire nothing is held here: skipped";
-  setenv("SOFTVERBS_FAULTS", "reorder by=4", 1);
+  const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", "reorder by=4"}});
   hold_and(
       [](Held& held, const std::atomic<bool>& is_released) {
         constexpr uint32_t kPackets = 20;
@@ -698,7 +696,6 @@ TEST(GpuHeldTest, WhoPostsADatagramWaitsForNoCopyOfAnother) {
         ibv_destroy_ah(handle);
       },
       10'000);
-  unsetenv("SOFTVERBS_FAULTS");
 }
 
 constexpr uint64_t kReady = 2, kDone = 3, kFailed = 4;  // states of a request: gpu_service.cc

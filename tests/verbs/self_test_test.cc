@@ -11,6 +11,7 @@
 #include "faulty/faulty_ibverbs.h"
 #include "support/loopback.h"
 #include "tests/base/log_capture.h"
+#include "tests/base/scoped_environment.h"
 
 namespace verbena::verbs {
 namespace {
@@ -43,14 +44,12 @@ class SelfTestTest : public testing::Test {
   // The first device of softverbs behind a library whose calls fail on request.
   template <typename Body>
   void with_faulty_device(Body&& body) {
-    setenv("VERBENA_IBVERBS_LIB", FAULTY_LIBRARY, 1);
-    setenv(faulty::kTargetVariable, SOFTVERBS_LIBRARY, 1);
+    const base::ScopedEnvironment environment(
+        {{"VERBENA_IBVERBS_LIB", FAULTY_LIBRARY}, {faulty::kTargetVariable, SOFTVERBS_LIBRARY}});
     with_device("vendor=1", "", [&body](Device& device) {
       void* library = dlopen(FAULTY_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
       body(device, *reinterpret_cast<faulty::GetHooks>(dlsym(library, faulty::kGetHooks))());
     });
-    unsetenv("VERBENA_IBVERBS_LIB");
-    unsetenv(faulty::kTargetVariable);
   }
   static SelfTestResult try_all(Device& device) {
     return test_device(device, {.patience_ns = kPatienceNs, .all_forms = true});
@@ -239,10 +238,9 @@ TEST_F(SelfTestTest, RunsBeforeTheFirstConnection) {
     EXPECT_EQ(device.refresh_address().port.link_layer, 0) << "left out";
     EXPECT_THAT(log.warnings(), ElementsAre(HasSubstr("not used for new connections: self-test: a receive")));
   });
-  setenv("VERBENA_SELF_TEST", "0", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SELF_TEST", "0"}});
   with_device("vendor=1", "fail opcode=RDMA_WRITE_WITH_IMM status=REM_OP every=1",
               [](Device& device) { EXPECT_NE(device.refresh_address().port.link_layer, 0) << "believed"; });
-  unsetenv("VERBENA_SELF_TEST");
 }
 
 // softverbs' own plans of faults count every request.

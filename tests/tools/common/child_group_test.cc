@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/scoped_environment.h"
 #include "common/clock.h"
 #include "common/error.h"
 
@@ -84,7 +85,7 @@ TEST(ChildGroup, SaysWhatCannotBeStarted) {
 }
 
 TEST(Environment, DefaultsYieldAndSettingsWin) {
-  setenv("VERBENA_TEST_MINE", "user", 1);
+  const base::ScopedEnvironment own({{"VERBENA_TEST_MINE", "user"}});
   Environment environment = Environment::copy_own();
   environment.set_default("VERBENA_TEST_MINE", "tool");
   environment.set_default("VERBENA_TEST_NEW", "tool");
@@ -92,7 +93,6 @@ TEST(Environment, DefaultsYieldAndSettingsWin) {
   EXPECT_EQ(environment.list_applied(), (std::vector<std::string>{"VERBENA_TEST_NEW=tool"}));
   environment.set("VERBENA_TEST_MINE", "option");
   EXPECT_EQ(*environment.find("VERBENA_TEST_MINE"), "option");
-  unsetenv("VERBENA_TEST_MINE");
 }
 
 }  // namespace

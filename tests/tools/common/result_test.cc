@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 
+#include "base/scoped_environment.h"
 #include "base/scratch_path.h"
 #include "common/error.h"
 #include "common/output.h"
@@ -69,10 +69,9 @@ TEST(Machine, NamesWhatFiguresDependOn) {
     EXPECT_FALSE(machine[member].get<std::string>().empty());
   EXPECT_GT(machine["cpus"], 0);
   EXPECT_GT(machine["memory_bytes"], 1 << 20);
-  setenv("VERBENA_SAMPLE", "a=b", 1);
+  const base::ScopedEnvironment environment({{"VERBENA_SAMPLE", "a=b"}});
   EXPECT_EQ(list_measured_environment()["VERBENA_SAMPLE"], "a=b");
   EXPECT_FALSE(list_measured_environment().contains("PATH"));
-  unsetenv("VERBENA_SAMPLE");
 }
 
 }  // namespace

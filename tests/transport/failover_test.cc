@@ -68,8 +68,7 @@ void run_transfer(ConnectedPair& connection, const Nic& nic, const Transfer& tra
   ReceivingSide receiver(connection.receiving, nic, transfer);
   EXPECT_TRUE(poll_until([&] {
     meanwhile(receiver.finished());
-    const bool is_sent = sender.step(), is_received = receiver.step();
-    return is_sent && is_received;
+    return step_both(sender, receiver);
   }));
   EXPECT_EQ(sender.status(), base::Status::kOk);
   EXPECT_EQ(receiver.status(), base::Status::kOk);
@@ -85,8 +84,7 @@ void run_to_error(const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhil
   ReceivingSide receiver(connection.receiving, nic, transfer);
   EXPECT_TRUE(poll_until([&] {
     meanwhile(receiver.finished());
-    const bool is_sender_done = sender.step(), is_receiver_done = receiver.step();
-    return is_sender_done && is_receiver_done;
+    return step_both(sender, receiver);
   }));
   EXPECT_EQ(sender.status(), base::Status::kRemote);
   EXPECT_EQ(receiver.status(), base::Status::kRemote);

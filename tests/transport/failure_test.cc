@@ -46,13 +46,22 @@ void send_from(Channel& channel, Host& host, const Transfer& transfer, const Wor
 
 template <typename Work>
 void receive_at(Channel& channel, Host& host, const Transfer& transfer, const Work& work) {
-  protocol::Handle handle;
-  const auto listener = take(Listener::open(host.nic(), &handle), "a listener");
-  channel.tell(handle);
-  AcceptedEnd end = accept(*listener, true);
+  AcceptedEnd end = accept(channel, host.nic(), true);
   ReceivingSide side(end, host.nic(), transfer);
   work(side);
   end.receiver.reset();
+}
+
+// The process whose sender dies after some messages.
+Part make_dying_sender(const Death& death, const Transfer& transfer, const Settings& settings = {}) {
+  return {[=](Channel& channel) {
+            Host host(settings);
+            send_from(channel, host, transfer, [&](auto& side) {
+              step_until_finished(side, death.after);
+              die();
+            });
+          },
+          End::kKilled};
 }
 
 class DeathTest : public testing::TestWithParam<Death> {};
@@ -60,14 +69,7 @@ class DeathTest : public testing::TestWithParam<Death> {};
 TEST_P(DeathTest, OfTheSenderIsNoticedByTheReceiver) {
   const Death death = GetParam();
   const Transfer transfer = make_transfer(death);
-  const Part sending{[&](Channel& channel) {
-                       Host host(PoolProbe::make_settings(64));
-                       send_from(channel, host, transfer, [&](auto& side) {
-                         step_until_finished(side, death.after);
-                         die();
-                       });
-                     },
-                     End::kKilled};
+  const Part sending = make_dying_sender(death, transfer, PoolProbe::make_settings(64));
   const Part receiving{[&](Channel& channel) {
     Host host(PoolProbe::make_settings(64));
     PoolProbe probe(host.nic());
@@ -135,14 +137,7 @@ TEST(Failure, BothEndsCloseAtOnce) {
 TEST(Failure, ASurvivorServesANewPeer) {
   const Death death{"", 10'000, 20, true};
   const Transfer transfer = make_transfer(death);
-  const Part sending{[&](Channel& channel) {
-                       Host host;
-                       send_from(channel, host, transfer, [&](auto& side) {
-                         step_until_finished(side, death.after);
-                         die();
-                       });
-                     },
-                     End::kKilled};
+  const Part sending = make_dying_sender(death, transfer);
   const Part surviving{[&](Channel& channel) {
     Host host;
     const Nic& nic = host.nic();

@@ -61,10 +61,7 @@ class Process {
   void accept_all() {
     const MemoryUse before = measure_memory();
     for (uint32_t i = 0; i < kPeers; ++i) {
-      protocol::Handle handle;
-      const auto listener = take(Listener::open(nic_, &handle), "a listener");
-      channel_.tell(handle);
-      receivers_.push_back(accept(*listener, unpacks_));
+      receivers_.push_back(accept(channel_, nic_, unpacks_));
       channel_.meet();
     }
     report("receiver", before, unpacks_ ? page_bytes() : 0);

@@ -69,6 +69,16 @@ class JobKeyTest : public testing::Test {
     EXPECT_TRUE(poll_until([&] { return poll(*connector, ends) || ends.sending != base::Status::kOk; }));
     return ends;
   }
+  void expect_transfer(const Settings& settings) {
+    Ends ends = meet(settings, settings);
+    ASSERT_NE(ends.sender, nullptr);
+    ASSERT_NE(ends.receiver, nullptr);
+    ConnectedPair connection{std::move(ends.sender), {std::move(ends.receiver), nullptr}};
+    Transfer transfer;
+    transfer.messages.assign(5, {.length_bytes = 1000});
+    expect_transfer_here(connection, nic_, nic_, transfer);
+    EXPECT_TRUE(log_.warnings().empty());
+  }
   // Whatever strangers did: the peer that has the key gets its connection.
   void expect_peer_connects() {
     Ends ends = meet(key_.settings(), key_.settings());
@@ -97,14 +107,7 @@ class JobKeyTest : public testing::Test {
 };
 
 TEST_F(JobKeyTest, ACommonKeyConnects) {
-  Ends ends = meet(key_.settings(), key_.settings());
-  ASSERT_NE(ends.sender, nullptr);
-  ASSERT_NE(ends.receiver, nullptr);
-  ConnectedPair connection{std::move(ends.sender), {std::move(ends.receiver), nullptr}};
-  Transfer transfer;
-  transfer.messages.assign(5, {.length_bytes = 1000});
-  expect_transfer_here(connection, nic_, nic_, transfer);
-  EXPECT_TRUE(log_.warnings().empty());
+  expect_transfer(key_.settings());
 }
 
 TEST_F(JobKeyTest, ASenderWithoutAKeyIsRefused) {
@@ -133,15 +136,7 @@ Settings with_encryption(Settings settings) {
 }
 
 TEST_F(JobKeyTest, BothEndsEncrypt) {
-  const Settings settings = with_encryption(key_.settings());
-  Ends ends = meet(settings, settings);
-  ASSERT_NE(ends.sender, nullptr);
-  ASSERT_NE(ends.receiver, nullptr);
-  ConnectedPair connection{std::move(ends.sender), {std::move(ends.receiver), nullptr}};
-  Transfer transfer;
-  transfer.messages.assign(5, {.length_bytes = 1000});
-  expect_transfer_here(connection, nic_, nic_, transfer);
-  EXPECT_TRUE(log_.warnings().empty());
+  expect_transfer(with_encryption(key_.settings()));
 }
 
 TEST_F(JobKeyTest, OnlyOneEndEncrypts) {

@@ -25,6 +25,18 @@ void PrintTo(const Lie& lie, std::ostream* out) {
   *out << lie.name;
 }
 
+void expect_refused(AcceptedEnd& end, Request* request) {
+  base::Status status = base::Status::kOk;
+  bool is_done = false;
+  EXPECT_TRUE(poll_until([&] {
+    uint64_t bytes = 0;
+    status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
+    return is_done || status != base::Status::kOk;
+  }));
+  EXPECT_EQ(status, base::Status::kRemote);
+  EXPECT_FALSE(is_done);
+}
+
 class LyingSenderTest : public testing::TestWithParam<Lie> {
  protected:
   Host host_;
@@ -43,15 +55,7 @@ TEST_P(LyingSenderTest, IsFoundOutAndCostsNoPage) {
     ASSERT_TRUE(end.receiver->post(memory.bytes().data(), memory.bytes().size(), memory.registration(),
                                    ReceiveClass::kUnpacked, &request));
     GetParam().tell(sender);
-    base::Status status = base::Status::kOk;
-    bool is_done = false;
-    EXPECT_TRUE(poll_until([&] {
-      uint64_t bytes = 0;
-      status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
-      return is_done || status != base::Status::kOk;
-    }));
-    EXPECT_EQ(status, base::Status::kRemote);
-    EXPECT_FALSE(is_done);
+    expect_refused(end, request);
     ASSERT_EQ(log.warnings().size(), 1U);
     EXPECT_NE(log.warnings()[0].find("receive from 127.0.0.1:"), std::string::npos) << log.warnings()[0];
   }
@@ -157,14 +161,7 @@ TEST(LyingSender, AStagedMessageBeyondTheThresholdIsRefused) {
                                  ReceiveClass::kUnpacked, &request));
   constexpr uint16_t kPages = 9;
   for (uint16_t i = 0; i < kPages; ++i) sender.send(tag(0, i, i + 1 == kPages, kPageBytes), kPageBytes);
-  base::Status status = base::Status::kOk;
-  bool is_done = false;
-  EXPECT_TRUE(poll_until([&] {
-    uint64_t bytes = 0;
-    status = end.receiver->test(*static_cast<ReceiveMessage*>(request), &is_done, &bytes).status();
-    return is_done || status != base::Status::kOk;
-  }));
-  EXPECT_EQ(status, base::Status::kRemote);
+  expect_refused(end, request);
   const LoadMeta& first = neighbour.receiving.handle->meta->mem[0][0];
   EXPECT_EQ(first.len, 0U) << "written outside";
 }

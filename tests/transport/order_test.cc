@@ -32,8 +32,7 @@ TEST(Order, StagedSendsRunFarAheadOfReceives) {
   EXPECT_GE(sender.finished(), 8U) << "short messages leave before anybody asks for them";
   EXPECT_GE(sender.posted(), kRing) << "and requests are taken as far as the ring reaches";
   EXPECT_LT(sender.posted(), 200U);
-  EXPECT_TRUE(
-      poll_until([&] { return static_cast<int>(sender.step()) & static_cast<int>(receiver.step()); }));
+  EXPECT_TRUE(poll_until([&] { return step_both(sender, receiver); }));
   EXPECT_EQ(receiver.problem(), "");
   EXPECT_EQ(receiver.finished(), 200U);
 }
@@ -46,8 +45,7 @@ TEST(Order, DirectSendsWaitForTheirReceive) {
   ReceivingSide receiver(connection.receiving, nic, transfer);
   step_often(sender);
   EXPECT_EQ(sender.posted(), 0U) << "a send is accepted when its receive is granted";
-  EXPECT_TRUE(
-      poll_until([&] { return static_cast<int>(sender.step()) & static_cast<int>(receiver.step()); }));
+  EXPECT_TRUE(poll_until([&] { return step_both(sender, receiver); }));
   EXPECT_EQ(receiver.problem(), "");
 }
 
@@ -62,8 +60,7 @@ TEST(Order, ReceivesRunFarAheadOfSends) {
     EXPECT_EQ(receiver.finished(), 0U);
     const uint32_t room = receive_class == ReceiveClass::kNoSlot ? kRing : kUnpackQueueDepthSlots;
     EXPECT_EQ(receiver.posted(), room) << "as far as the ring or the slots reach";
-    EXPECT_TRUE(
-        poll_until([&] { return static_cast<int>(sender.step()) & static_cast<int>(receiver.step()); }));
+    EXPECT_TRUE(poll_until([&] { return step_both(sender, receiver); }));
     EXPECT_EQ(receiver.problem(), "");
   }
 }
@@ -76,8 +73,8 @@ TEST(Order, BothDirectionsAtOnce) {
   SendingSide sender_a(*there.sender, nic, transfer), sender_b(*back.sender, nic, transfer);
   ReceivingSide receiver_a(there.receiving, nic, transfer), receiver_b(back.receiving, nic, transfer);
   EXPECT_TRUE(poll_until([&] {
-    return (static_cast<int>(sender_a.step()) & static_cast<int>(receiver_b.step()) &
-            static_cast<int>(sender_b.step()) & static_cast<int>(receiver_a.step())) != 0;
+    const bool is_done = step_both(sender_a, receiver_b);
+    return step_both(sender_b, receiver_a) && is_done;
   }));
   EXPECT_EQ(receiver_a.problem() + receiver_b.problem(), "");
   EXPECT_EQ(receiver_a.finished() + receiver_b.finished(), 600U);

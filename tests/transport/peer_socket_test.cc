@@ -182,12 +182,7 @@ TEST(PeerSocket, ThousandsOfConnectionsBetweenTwoProcessesHaveOne) {
     Host host;
     const Nic& nic = host.nic();
     std::vector<AcceptedEnd> ends;
-    for (size_t i = 0; i < kMany; ++i) {
-      protocol::Handle handle;
-      const auto listener = take(Listener::open(nic, &handle), "a listener");
-      channel.tell(handle);
-      ends.push_back(accept(*listener, false));
-    }
+    for (size_t i = 0; i < kMany; ++i) ends.push_back(accept(channel, nic, false));
     check(channel);
   }};
   run_processes(sending, receiving);
@@ -209,12 +204,7 @@ TEST(PeerSocket, AllThatAreOnItLearnOfADeath) {
     Host host;
     const Nic& nic = host.nic();
     std::vector<AcceptedEnd> ends;
-    for (size_t i = 0; i < kConnections; ++i) {
-      protocol::Handle handle;
-      const auto listener = take(Listener::open(nic, &handle), "a listener");
-      channel.tell(handle);
-      ends.push_back(accept(*listener, false));
-    }
+    for (size_t i = 0; i < kConnections; ++i) ends.push_back(accept(channel, nic, false));
     EXPECT_EQ(count_connected_sockets(), 1U);
     channel.meet();
     for (auto& end : ends) expect_receiver_learns(end, nic);

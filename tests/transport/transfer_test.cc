@@ -51,10 +51,7 @@ void run_transfer(const Shape& shape, const Transfer& transfer) {
   const Part receiving{[&](Channel& channel) {
     Host host(shape.settings);
     const Nic& nic = host.nic(shape.receiving_rails);
-    protocol::Handle handle;
-    const auto listener = take(Listener::open(nic, &handle), "a listener");
-    channel.tell(handle);
-    AcceptedEnd end = accept(*listener, shape.unpacks);
+    AcceptedEnd end = accept(channel, nic, shape.unpacks);
     ReceivingSide side(end, nic, transfer);
     EXPECT_TRUE(poll_until([&] { return side.step(); }));
     EXPECT_EQ(side.status(), base::Status::kOk);

@@ -13,6 +13,7 @@ namespace {
 
 using device::BlockGroup;
 using emulator::require;
+using emulator::require_done;
 using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -25,22 +26,20 @@ template <typename Kernel, typename Look>
 void run_with_faults(const char* plan, const Kernel& kernel, const Look& look,
                      uint64_t timeout_ns = 60'000'000'000, int64_t proxy_timeout_ms = -1,
                      const char* failover = "0") {
-  transport::run_processes({[&](transport::Channel& channel) {
-                             setenv("SOFTVERBS_FAULTS", plan, 1);
-                             setenv("VERBENA_FAILOVER", failover, 1);
-                             FleetShape shape = make_shape(2);
-                             shape.proxy_timeout_ms = proxy_timeout_ms;
-                             RdmaFleet fleet(shape);
-                             fleet.context(0).timeout_ns = timeout_ns;
-                             EXPECT_EQ(run_on_all(fleet, 1, 1, kThreads,
-                                                  [&](int32_t rank) {
-                                                    if (rank == 0) kernel(fleet);
-                                                  }),
-                                       "");
-                             look(fleet);
-                             channel.meet();
-                           }},
-                           {[](transport::Channel& channel) { channel.meet(); }});
+  transport::run_process([&] {
+    setenv("SOFTVERBS_FAULTS", plan, 1);
+    setenv("VERBENA_FAILOVER", failover, 1);
+    FleetShape shape = make_shape(2);
+    shape.proxy_timeout_ms = proxy_timeout_ms;
+    RdmaFleet fleet(shape);
+    fleet.context(0).timeout_ns = timeout_ns;
+    EXPECT_EQ(run_on_all(fleet, 1, 1, kThreads,
+                         [&](int32_t rank) {
+                           if (rank == 0) kernel(fleet);
+                         }),
+              "");
+    look(fleet);
+  });
 }
 
 void put_many(RdmaFleet& fleet, int count) {
@@ -79,8 +78,8 @@ TEST(ProxyFailureTest, WithFailoverAPutThatFailsAndAnAddWhoseAnswerIsLostGoOn) {
         const SymmContext& mine = fleet.context(0);
         put_many(fleet, 100);
         for (int i = 0; i < 5; ++i)
-          require(device::symm_signal(mine, 0, 1, 1, kAdd, BlockGroup{}) == SymmStatus::kDone, "signal");
-        require(device::symm_quiet(mine, BlockGroup{}) == SymmStatus::kDone, "quiet");
+          require_done(device::symm_signal(mine, 0, 1, 1, kAdd, BlockGroup{}), "signal");
+        require_done(device::symm_quiet(mine, BlockGroup{}), "quiet");
       },
       [](RdmaFleet& fleet) {
         EXPECT_EQ(fleet.abort(0).value(), SymmAbort::kNone);
@@ -106,10 +105,8 @@ TEST(ProxyFailureTest, WithFailoverPiecesArriveBeforeTheirSignal) {
         SymmPiece pieces[kPieces];
         for (uint32_t i = 0; i < kPieces; ++i)
           pieces[i] = {fleet.data(0, i * kPieceBytes), fleet.data(0, 65536 + i * kPieceBytes), kPieceBytes};
-        require(
-            device::symm_put_pieces_signal(mine, pieces, kPieces, 1, 0, 1, kAdd, block) == SymmStatus::kDone,
-            "pieces");
-        require(device::symm_quiet(mine, block) == SymmStatus::kDone, "quiet");
+        require_done(device::symm_put_pieces_signal(mine, pieces, kPieces, 1, 0, 1, kAdd, block), "pieces");
+        require_done(device::symm_quiet(mine, block), "quiet");
       },
       [](RdmaFleet& fleet) {
         EXPECT_EQ(fleet.abort(0).value(), SymmAbort::kNone);
@@ -127,7 +124,7 @@ TEST(ProxyFailureTest, ASignalThatFailsEndsABarrier) {
       [](RdmaFleet& fleet) {
         const SymmContext& mine = fleet.context(0);
         for (int i = 0; i < 3; ++i)
-          require(device::symm_signal(mine, 0, 1, 1, kAdd, BlockGroup{}) == SymmStatus::kDone, "signal");
+          require_done(device::symm_signal(mine, 0, 1, 1, kAdd, BlockGroup{}), "signal");
         require(device::symm_barrier(mine, 0) == SymmStatus::kNetworkFailed, "barrier");
       },
       [](RdmaFleet& fleet) { expect_network_failed(fleet, "remote access error"); });
@@ -149,9 +146,7 @@ TEST(ProxyFailureTest, ASignalThatCannotBeReadToBeSetEndsAWait) {
       "fail nth=1 opcode=RDMA_READ status=RETRY_EXC",
       [](RdmaFleet& fleet) {
         const SymmContext& mine = fleet.context(0);
-        require(
-            device::symm_signal(mine, 0, 1, 1, SymmSignalOperation::kSet, BlockGroup{}) == SymmStatus::kDone,
-            "set");
+        require_done(device::symm_signal(mine, 0, 1, 1, SymmSignalOperation::kSet, BlockGroup{}), "set");
         require(device::symm_signal_wait_until<int64_t>(mine, 1, SymmCompare::kEqual, 1, nullptr,
                                                         BlockGroup{}) == SymmStatus::kNetworkFailed,
                 "wait");
@@ -197,10 +192,9 @@ TEST(ProxyFailureTest, AWrongDescriptorEndsAllWaits) {
                            require(device::symm_barrier(mine, 0) == SymmStatus::kRefused, "the other block");
                            return;
                          }
-                         require(
-                             device::symm_put_async(mine, fleet.heap(0) + RdmaFleet::kHeapBytes,
-                                                    fleet.data(0), 8, 1, BlockGroup{}) == SymmStatus::kDone,
-                             "asked for");
+                         require_done(device::symm_put_async(mine, fleet.heap(0) + RdmaFleet::kHeapBytes,
+                                                             fleet.data(0), 8, 1, BlockGroup{}),
+                                      "asked for");
                          require(device::symm_quiet(mine, BlockGroup{}) == SymmStatus::kRefused, "refused");
                        }),
             "");

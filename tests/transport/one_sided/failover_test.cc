@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include "base/scoped_environment.h"
 #include "base/scratch_path.h"
 #include "transport/one_sided/support/traffic.h"
 #include "transport/support/processes.h"
@@ -32,18 +33,16 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
 // In a process of its own, whose settings are its own.
 void run_with(const Plan& plan, const std::function<void(Ranks&)>& body,
               EndpointOptions options = {.lanes = kLanes, .send_depth = 64}) {
-  run_processes({[&](Channel& channel) {
-                  setenv("SOFTVERBS_DEVICES", plan.devices, 1);
-                  setenv("SOFTVERBS_FAULTS", plan.faults, 1);
-                  setenv("VERBENA_RAIL_RETRY_MS", plan.retry_ms, 1);
-                  setenv("VERBENA_ACK_TIMEOUT", "12", 1);
-                  setenv("VERBENA_RETRY_COUNT", "1", 1);
-                  setenv("VERBENA_MIN_STRIPE_BYTES", "4096", 1);
-                  Ranks ranks = make_group(3, options, Traffic::kRegionBytes);
-                  body(ranks);
-                  channel.meet();
-                }},
-                {[](Channel& channel) { channel.meet(); }});
+  run_process([&] {
+    setenv("SOFTVERBS_DEVICES", plan.devices, 1);
+    setenv("SOFTVERBS_FAULTS", plan.faults, 1);
+    setenv("VERBENA_RAIL_RETRY_MS", plan.retry_ms, 1);
+    setenv("VERBENA_ACK_TIMEOUT", "12", 1);
+    setenv("VERBENA_RETRY_COUNT", "1", 1);
+    setenv("VERBENA_MIN_STRIPE_BYTES", "4096", 1);
+    Ranks ranks = make_group(3, options, Traffic::kRegionBytes);
+    body(ranks);
+  });
 }
 
 class OneSidedFailoverTest : public testing::TestWithParam<Plan> {};
@@ -78,8 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Counters and the trace of lanes, one of whose rails fails: written when the last lane is gone.
 TEST(OneSidedObservationTest, FilesKnowOperationsAndTheRailThatFailed) {
   const tests::ScratchPath stats("stats"), trace("trace");
-  setenv("VERBENA_STATS", stats.get().c_str(), 1);
-  setenv("VERBENA_TRACE", trace.get().c_str(), 1);
+  const base::ScopedEnvironment environment({{"VERBENA_STATS", stats.get()}, {"VERBENA_TRACE", trace.get()}});
   run_with({"", "2", "down rail=1 nth=300"},
            [](Ranks& ranks) {
              Traffic traffic(ranks, kLanes, kMostBytes);
@@ -87,8 +85,6 @@ TEST(OneSidedObservationTest, FilesKnowOperationsAndTheRailThatFailed) {
              traffic.expect_sums();
            },
            {.lanes = kLanes, .send_depth = 64, .is_observed = true});
-  unsetenv("VERBENA_STATS");
-  unsetenv("VERBENA_TRACE");
   EXPECT_THAT(stats.read(), AllOf(ContainsRegex("verbena_messages_total.*one-sided.*peer=.rank 1.* [1-9]"),
                                   ContainsRegex("verbena_rail_failures_total.*softverbs1.* [1-9]")));
   EXPECT_THAT(trace.read(), AllOf(HasSubstr("one-sided to rank 2"), HasSubstr("failed: softverbs1:1")));
@@ -146,8 +142,7 @@ TEST(OneSidedAnswersTest, AnAddWhoseAnswerIsLostSaysSo) {
 
 // The READs and WRITEs by which an agent changes words in GPU memory fail, and are repeated.
 TEST(OneSidedAddTest, AddsByTheDeviceAreRepeatedAndHappenOnce) {
-  setenv("SOFTVERBS_PROFILE", "bnxt", 1);
-  setenv("VERBENA_SELF_TEST", "0", 1);
+  const base::ScopedEnvironment environment({{"SOFTVERBS_PROFILE", "bnxt"}, {"VERBENA_SELF_TEST", "0"}});
   for (const char* faults : {"fail status=RETRY_EXC work=none opcode=RDMA_READ every=5",
                              "fail status=RETRY_EXC work=done every=61 per=qp"}) {
     run_with({"", "1", faults},
@@ -158,15 +153,12 @@ TEST(OneSidedAddTest, AddsByTheDeviceAreRepeatedAndHappenOnce) {
              },
              {.lanes = kLanes, .send_depth = 64, .pushes_all_gets = true});
   }
-  unsetenv("SOFTVERBS_PROFILE");
-  unsetenv("VERBENA_SELF_TEST");
 }
 
 // The device does not report a READ of them.
 TEST(OneSidedAddTest, AddsByADeviceThatFallsSilentAreRepeated) {
-  setenv("SOFTVERBS_PROFILE", "bnxt", 1);
-  setenv("VERBENA_SELF_TEST", "0", 1);
-  setenv("VERBENA_FAILOVER_TIMEOUT_MS", "500", 1);
+  const base::ScopedEnvironment environment(
+      {{"SOFTVERBS_PROFILE", "bnxt"}, {"VERBENA_SELF_TEST", "0"}, {"VERBENA_FAILOVER_TIMEOUT_MS", "500"}});
   run_with({"", "1", "drop nth=9 opcode=RDMA_READ"},
            [](Ranks& ranks) {
              Traffic traffic(ranks, kLanes, kMostBytes);
@@ -174,8 +166,6 @@ TEST(OneSidedAddTest, AddsByADeviceThatFallsSilentAreRepeated) {
              traffic.expect_sums();
            },
            {.lanes = kLanes, .send_depth = 64, .pushes_all_gets = true});
-  for (const char* name : {"SOFTVERBS_PROFILE", "VERBENA_SELF_TEST", "VERBENA_FAILOVER_TIMEOUT_MS"})
-    unsetenv(name);
 }
 
 // A push of gets into GPU memory whose queue pair fails is asked for again.
@@ -194,7 +184,6 @@ TEST(OneSidedPushTest, AFailedPushIsRepeated) {
 }
 
 std::string fail_for_good(const char* devices, const char* faults) {
-  std::string error;
   setenv("SOFTVERBS_DEVICES", devices, 1);
   setenv("SOFTVERBS_FAULTS", faults, 1);
   setenv("VERBENA_ACK_TIMEOUT", "12", 1);
@@ -209,30 +198,24 @@ std::string fail_for_good(const char* devices, const char* faults) {
     }
     return !rank.endpoint().error(1).empty() && !ranks[1]->endpoint().error(0).empty();
   }));
-  error = rank.endpoint().error(1) + "\n" + ranks[1]->endpoint().error(0);
   EXPECT_EQ(rank.count_failures(1), 1U) << "told once";
-  return error;
+  return rank.endpoint().error(1) + "\n" + ranks[1]->endpoint().error(0);
 }
 
 TEST(OneSidedEndTest, WithoutAnyRailBothEndsSayWhy) {
-  run_processes({[](Channel& channel) {
-                  const std::string error = fail_for_good("2", "down rail=0 nth=50; down rail=1 nth=1");
-                  EXPECT_THAT(error, AllOf(HasSubstr("rank 1, rail softverbs0:1"), HasSubstr("softverbs1:1"),
-                                           HasSubstr("VERBENA_FAILOVER_TIMEOUT_MS 400 ms")));
-                  channel.meet();
-                }},
-                {[](Channel& channel) { channel.meet(); }});
+  run_process([] {
+    const std::string error = fail_for_good("2", "down rail=0 nth=50; down rail=1 nth=1");
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1, rail softverbs0:1"), HasSubstr("softverbs1:1"),
+                             HasSubstr("VERBENA_FAILOVER_TIMEOUT_MS 400 ms")));
+  });
 }
 
 TEST(OneSidedEndTest, ARequestThatIsWrongEndsThePeerOnBothSides) {
-  run_processes({[](Channel& channel) {
-                  const std::string error =
-                      fail_for_good("2", "fail nth=40 opcode=ATOMIC_FETCH_AND_ADD status=REM_ACCESS");
-                  EXPECT_THAT(error, AllOf(HasSubstr("remote access error"),
-                                           HasSubstr("closed its connection to this rank")));
-                  channel.meet();
-                }},
-                {[](Channel& channel) { channel.meet(); }});
+  run_process([] {
+    const std::string error = fail_for_good("2", "fail nth=40 opcode=ATOMIC_FETCH_AND_ADD status=REM_ACCESS");
+    EXPECT_THAT(error,
+                AllOf(HasSubstr("remote access error"), HasSubstr("closed its connection to this rank")));
+  });
 }
 
 }  // namespace

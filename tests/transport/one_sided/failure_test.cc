@@ -135,14 +135,12 @@ TEST(OneSidedFailureTest, APeerThatVanishesIsNamedAndTheOwnRankGoesOn) {
 // Three ranks in one process whose plan of faults is its own, and for whom the first failure is the last.
 void run_with_faults(const char* plan, const std::function<void(std::vector<std::unique_ptr<Rank>>&)>& body,
                      bool pushes_all_gets = false) {
-  run_processes({[&](Channel& channel) {
-                  setenv("SOFTVERBS_FAULTS", plan, 1);
-                  setenv("VERBENA_FAILOVER", "0", 1);
-                  auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = pushes_all_gets});
-                  body(ranks);
-                  channel.meet();
-                }},
-                {[](Channel& channel) { channel.meet(); }});
+  run_process([&] {
+    setenv("SOFTVERBS_FAULTS", plan, 1);
+    setenv("VERBENA_FAILOVER", "0", 1);
+    auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = pushes_all_gets});
+    body(ranks);
+  });
 }
 
 TEST(OneSidedFailureTest, APutThatFailsIsItsPeersError) {
@@ -229,8 +227,11 @@ Part without_atomics(Part part) {
   };
   return part;
 }
-Part idle() {
-  return {[](Channel& channel) { channel.meet(); }};
+void run_without_atomics(const std::function<void()>& body) {
+  run_process([&] {
+    setenv("SOFTVERBS_PROFILE", "bnxt", 1);
+    body();
+  });
 }
 
 TEST(WithoutAtomicsTest, TwoProcessesReachEachOther) {
@@ -240,107 +241,97 @@ TEST(WithoutAtomicsTest, TwoProcessesReachEachOther) {
 
 // In host memory the agent's adds are atomic with the CPU's.
 TEST(WithoutAtomicsTest, AddsAreAtomicWithThoseOfTheOwnThreads) {
-  run_processes(without_atomics({[](Channel& channel) {
-                  auto ranks = make_group(2, {.lanes = 2}, 4096);
-                  drive_together(ranks);
-                  constexpr uint64_t kAdds = 20'000;
-                  std::atomic<bool> is_over{false};
-                  uint64_t own = 0;
-                  std::thread local([&] {
-                    for (; !is_over.load(); ++own) ranks[1]->word(64).fetch_add(1);
-                  });
-                  for (uint64_t i = 0; i < kAdds; ++i) {
-                    const RemoteWord word{1, static_cast<uint32_t>(i % 2), kRegion, 64};
-                    ranks[0]->insist([&] { return ranks[0]->endpoint().add_word(word, 1, 0); });
-                  }
-                  EXPECT_TRUE(ranks[0]->drain(1));
-                  is_over.store(true);
-                  local.join();
-                  EXPECT_EQ(ranks[1]->word(64).load(), own + kAdds);
-                  channel.meet();
-                }}),
-                idle());
+  run_without_atomics([] {
+    auto ranks = make_group(2, {.lanes = 2}, 4096);
+    drive_together(ranks);
+    constexpr uint64_t kAdds = 20'000;
+    std::atomic<bool> is_over{false};
+    uint64_t own = 0;
+    std::thread local([&] {
+      for (; !is_over.load(); ++own) ranks[1]->word(64).fetch_add(1);
+    });
+    for (uint64_t i = 0; i < kAdds; ++i) {
+      const RemoteWord word{1, static_cast<uint32_t>(i % 2), kRegion, 64};
+      ranks[0]->insist([&] { return ranks[0]->endpoint().add_word(word, 1, 0); });
+    }
+    EXPECT_TRUE(ranks[0]->drain(1));
+    is_over.store(true);
+    local.join();
+    EXPECT_EQ(ranks[1]->word(64).load(), own + kAdds);
+  });
 }
 
 // The READs and WRITEs by which words in GPU memory are changed: each former value is returned once,
 // whichever adds share a batch.
 TEST(WithoutAtomicsTest, AddsByTheDeviceAreAtomicWithEachOther) {
-  run_processes(without_atomics({[](Channel& channel) {
-                  constexpr uint32_t kRanks = 3;
-                  constexpr uint64_t kAdds = 1500, kWords = 20;
-                  auto ranks = make_group(kRanks, {.lanes = 2, .pushes_all_gets = true}, 4096);
-                  drive_together(ranks);
-                  for (uint64_t i = 0; i < kAdds; ++i) {
-                    for (const auto& rank : ranks) {
-                      const RemoteWord word{1, static_cast<uint32_t>(i % 2), kRegion, i % kWords * 8};
-                      rank->insist([&] { return rank->endpoint().add_word(word, 1, 1 + i % kWords); });
-                    }
-                  }
-                  for (const auto& rank : ranks) EXPECT_TRUE(rank->drain(1));
-                  std::vector<std::vector<bool>> seen(kWords, std::vector<bool>(kRanks * kAdds / kWords));
-                  for (const auto& rank : ranks) {
-                    for (const EndpointCompletion& told : rank->told()) {
-                      if (told.cookie == 0) continue;
-                      auto& values = seen[told.cookie - 1];
-                      ASSERT_LT(told.value, values.size());
-                      EXPECT_FALSE(values[told.value]) << told.value;
-                      values[told.value] = true;
-                    }
-                  }
-                  for (uint64_t i = 0; i < kWords; ++i)
-                    EXPECT_EQ(ranks[1]->word(i * 8).load(), kRanks * kAdds / kWords);
-                  channel.meet();
-                }}),
-                idle());
+  run_without_atomics([] {
+    constexpr uint32_t kRanks = 3;
+    constexpr uint64_t kAdds = 1500, kWords = 20;
+    auto ranks = make_group(kRanks, {.lanes = 2, .pushes_all_gets = true}, 4096);
+    drive_together(ranks);
+    for (uint64_t i = 0; i < kAdds; ++i) {
+      for (const auto& rank : ranks) {
+        const RemoteWord word{1, static_cast<uint32_t>(i % 2), kRegion, i % kWords * 8};
+        rank->insist([&] { return rank->endpoint().add_word(word, 1, 1 + i % kWords); });
+      }
+    }
+    for (const auto& rank : ranks) EXPECT_TRUE(rank->drain(1));
+    std::vector<std::vector<bool>> seen(kWords, std::vector<bool>(kRanks * kAdds / kWords));
+    for (const auto& rank : ranks) {
+      for (const EndpointCompletion& told : rank->told()) {
+        if (told.cookie == 0) continue;
+        auto& values = seen[told.cookie - 1];
+        ASSERT_LT(told.value, values.size());
+        EXPECT_FALSE(values[told.value]) << told.value;
+        values[told.value] = true;
+      }
+    }
+    for (uint64_t i = 0; i < kWords; ++i) EXPECT_EQ(ranks[1]->word(i * 8).load(), kRanks * kAdds / kWords);
+  });
 }
 
 // Two regions may have the same memory.
 TEST(WithoutAtomicsTest, AddsToAWordInTwoRegionsSumUp) {
-  run_processes(
-      without_atomics({[](Channel& channel) {
-        constexpr uint32_t kOther = kRegion + 1;
-        constexpr uint64_t kAdds = 200;
-        auto ranks = make_group(2, {.lanes = 2, .pushes_all_gets = true}, 4096);
-        drive_together(ranks);
-        verbena::Endpoint& agent = ranks[1]->endpoint();
-        std::string error;
-        ASSERT_TRUE(agent.add_region(kOther, {.address = ranks[1]->at(64), .bytes = 64}, &error));
-        for (const auto& rank : ranks)
-          ASSERT_TRUE(rank->endpoint().add_remote_region(1, kOther, agent.region_address(kOther), &error));
-        for (uint64_t i = 0; i < kAdds; ++i) {
-          for (const auto& rank : ranks) {
-            rank->insist([&] { return rank->endpoint().add_word({1, 0, kRegion, 64}, 1, 0); });
-            rank->insist([&] { return rank->endpoint().add_word({1, 1, kOther, 0}, 1, 0); });
-          }
-        }
-        for (const auto& rank : ranks) EXPECT_TRUE(rank->drain(1));
-        EXPECT_EQ(ranks[1]->word(64).load(), 4 * kAdds);
-        channel.meet();
-      }}),
-      idle());
+  run_without_atomics([] {
+    constexpr uint32_t kOther = kRegion + 1;
+    constexpr uint64_t kAdds = 200;
+    auto ranks = make_group(2, {.lanes = 2, .pushes_all_gets = true}, 4096);
+    drive_together(ranks);
+    verbena::Endpoint& agent = ranks[1]->endpoint();
+    std::string error;
+    ASSERT_TRUE(agent.add_region(kOther, {.address = ranks[1]->at(64), .bytes = 64}, &error));
+    for (const auto& rank : ranks)
+      ASSERT_TRUE(rank->endpoint().add_remote_region(1, kOther, agent.region_address(kOther), &error));
+    for (uint64_t i = 0; i < kAdds; ++i) {
+      for (const auto& rank : ranks) {
+        rank->insist([&] { return rank->endpoint().add_word({1, 0, kRegion, 64}, 1, 0); });
+        rank->insist([&] { return rank->endpoint().add_word({1, 1, kOther, 0}, 1, 0); });
+      }
+    }
+    for (const auto& rank : ranks) EXPECT_TRUE(rank->drain(1));
+    EXPECT_EQ(ranks[1]->word(64).load(), 4 * kAdds);
+  });
 }
 
 // Adds of two peers are in one batch, and the first READ of it is refused. Each endpoint has tried its device
 // by a READ before.
 TEST(WithoutAtomicsTest, AWordThatIsRefusedEndsThePeerThatAskedForIt) {
-  run_processes(without_atomics({[](Channel& channel) {
-                  setenv("SOFTVERBS_FAULTS", "fail nth=4 opcode=RDMA_READ status=REM_ACCESS", 1);
-                  setenv("VERBENA_SELF_TEST", "0", 1);
-                  auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = true}, 4096);
-                  for (const uint32_t rank : {0U, 2U}) {
-                    const RemoteWord word{1, 0, kRegion, rank * 64};
-                    ranks[rank]->insist([&] { return ranks[rank]->endpoint().add_word(word, 5, 0); });
-                    EXPECT_FALSE(ranks[rank]->drain(1, 0, 200)) << "the agent does not poll";
-                  }
-                  ranks[2]->drive(*ranks[1]);
-                  EXPECT_TRUE(ranks[2]->drain(1));
-                  EXPECT_EQ(ranks[1]->word(128).load(), 5U);
-                  EXPECT_EQ(ranks[1]->word(0).load(), 0U);
-                  EXPECT_THAT(ranks[1]->endpoint().error(0), HasSubstr("cannot add to a word in GPU memory"));
-                  EXPECT_EQ(ranks[1]->endpoint().error(2), "");
-                  channel.meet();
-                }}),
-                idle());
+  run_without_atomics([] {
+    setenv("SOFTVERBS_FAULTS", "fail nth=4 opcode=RDMA_READ status=REM_ACCESS", 1);
+    setenv("VERBENA_SELF_TEST", "0", 1);
+    auto ranks = make_group(3, {.lanes = 1, .pushes_all_gets = true}, 4096);
+    for (const uint32_t rank : {0U, 2U}) {
+      const RemoteWord word{1, 0, kRegion, rank * 64};
+      ranks[rank]->insist([&] { return ranks[rank]->endpoint().add_word(word, 5, 0); });
+      EXPECT_FALSE(ranks[rank]->drain(1, 0, 200)) << "the agent does not poll";
+    }
+    ranks[2]->drive(*ranks[1]);
+    EXPECT_TRUE(ranks[2]->drain(1));
+    EXPECT_EQ(ranks[1]->word(128).load(), 5U);
+    EXPECT_EQ(ranks[1]->word(0).load(), 0U);
+    EXPECT_THAT(ranks[1]->endpoint().error(0), HasSubstr("cannot add to a word in GPU memory"));
+    EXPECT_EQ(ranks[1]->endpoint().error(2), "");
+  });
 }
 
 // It ends between the entry of an add and its answer, when nothing is under way any more.

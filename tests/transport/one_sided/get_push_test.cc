@@ -16,21 +16,18 @@ constexpr size_t kBytes = 1000;
 
 // Two ranks that are connected to each other, with a device of its own each, and not to themselves.
 void run_apart(const std::function<void(Ranks&, verbs::faulty::Hooks&)>& body) {
-  run_processes(
-      {[&](Channel& channel) {
-        for (const auto& [name, value] : choose_faulty_devices()) setenv(name.c_str(), value.c_str(), 1);
-        setenv("VERBENA_RAIL_RETRY_MS", "10", 1);
-        setenv("VERBENA_FAILOVER_TIMEOUT_MS", "500", 1);
-        verbs::faulty::Hooks& hooks = find_hooks();
-        hooks.reaches_no_self = true;
-        Ranks ranks = make_group(2, {.lanes = 2, .pushes_all_gets = true});
-        fill(ranks[1]->memory().first(kBytes), 5);
-        ASSERT_EQ(ranks[0]->endpoint().put({1, 0, kRegion, kRegion, 0, 8192, kBytes}, 0), Posting::kTaken);
-        EXPECT_TRUE(ranks[0]->drain(1));
-        body(ranks, hooks);
-        channel.meet();
-      }},
-      {[](Channel& channel) { channel.meet(); }});
+  run_process([&] {
+    for (const auto& [name, value] : choose_faulty_devices()) setenv(name.c_str(), value.c_str(), 1);
+    setenv("VERBENA_RAIL_RETRY_MS", "10", 1);
+    setenv("VERBENA_FAILOVER_TIMEOUT_MS", "500", 1);
+    verbs::faulty::Hooks& hooks = find_hooks();
+    hooks.reaches_no_self = true;
+    Ranks ranks = make_group(2, {.lanes = 2, .pushes_all_gets = true});
+    fill(ranks[1]->memory().first(kBytes), 5);
+    ASSERT_EQ(ranks[0]->endpoint().put({1, 0, kRegion, kRegion, 0, 8192, kBytes}, 0), Posting::kTaken);
+    EXPECT_TRUE(ranks[0]->drain(1));
+    body(ranks, hooks);
+  });
 }
 
 bool get(Ranks& ranks) {
@@ -91,35 +88,31 @@ TEST(GetPushTest, AReadThatIsNeverReportedFailsGetsAndSaysWhy) {
 
 // The first of two devices, of both ranks, which was to carry the words: between opening and connecting.
 TEST(FailedDeviceTest, RanksConnectWithoutIt) {
-  run_processes(
-      {[&](Channel& channel) {
-        for (const auto& [name, value] : choose_faulty_devices()) setenv(name.c_str(), value.c_str(), 1);
-        setenv("SOFTVERBS_DEVICES", "2", 1);
-        choose_devices();
-        Ranks ranks;
-        for (const uint32_t rank : {0, 1})
-          ranks.push_back(std::make_unique<Rank>(
-              EndpointOptions{.rank = rank, .count_ranks = 2, .rails = 2, .lanes = 1}, 1 << 20));
-        find_hooks().end_device(0);
-        std::string error;
-        std::vector<std::byte> told[2];
-        for (const uint32_t rank : {0, 1})
-          told[rank] = ranks[rank]->endpoint().local_address(1 - rank, &error);
-        for (const uint32_t rank : {0, 1}) {
-          verbena::Endpoint& endpoint = ranks[rank]->endpoint();
-          ASSERT_TRUE(endpoint.connect(1 - rank, told[1 - rank], &error)) << error;
-          const auto region = ranks[1 - rank]->endpoint().region_address(kRegion);
-          ASSERT_TRUE(endpoint.add_remote_region(1 - rank, kRegion, region, &error)) << error;
-        }
-        fill(ranks[0]->memory().first(kBytes), 5);
-        ASSERT_EQ(ranks[0]->endpoint().put({1, 0, kRegion, kRegion, 0, 8192, kBytes}, 0), Posting::kTaken);
-        ASSERT_EQ(ranks[0]->endpoint().add_word({1, 0, kRegion, 0}, 1, 0), Posting::kTaken);
-        EXPECT_TRUE(poll_all(ranks, [&] { return ranks[0]->count_done(1, 0) == 2; }));
-        EXPECT_TRUE(holds(ranks[1]->memory().subspan(8192, kBytes), 5));
-        EXPECT_EQ(ranks[1]->word(0).load(), 1U);
-        channel.meet();
-      }},
-      {[](Channel& channel) { channel.meet(); }});
+  run_process([&] {
+    for (const auto& [name, value] : choose_faulty_devices()) setenv(name.c_str(), value.c_str(), 1);
+    setenv("SOFTVERBS_DEVICES", "2", 1);
+    choose_devices();
+    Ranks ranks;
+    for (const uint32_t rank : {0, 1})
+      ranks.push_back(std::make_unique<Rank>(
+          EndpointOptions{.rank = rank, .count_ranks = 2, .rails = 2, .lanes = 1}, 1 << 20));
+    find_hooks().end_device(0);
+    std::string error;
+    std::vector<std::byte> told[2];
+    for (const uint32_t rank : {0, 1}) told[rank] = ranks[rank]->endpoint().local_address(1 - rank, &error);
+    for (const uint32_t rank : {0, 1}) {
+      verbena::Endpoint& endpoint = ranks[rank]->endpoint();
+      ASSERT_TRUE(endpoint.connect(1 - rank, told[1 - rank], &error)) << error;
+      const auto region = ranks[1 - rank]->endpoint().region_address(kRegion);
+      ASSERT_TRUE(endpoint.add_remote_region(1 - rank, kRegion, region, &error)) << error;
+    }
+    fill(ranks[0]->memory().first(kBytes), 5);
+    ASSERT_EQ(ranks[0]->endpoint().put({1, 0, kRegion, kRegion, 0, 8192, kBytes}, 0), Posting::kTaken);
+    ASSERT_EQ(ranks[0]->endpoint().add_word({1, 0, kRegion, 0}, 1, 0), Posting::kTaken);
+    EXPECT_TRUE(poll_all(ranks, [&] { return ranks[0]->count_done(1, 0) == 2; }));
+    EXPECT_TRUE(holds(ranks[1]->memory().subspan(8192, kBytes), 5));
+    EXPECT_EQ(ranks[1]->word(0).load(), 1U);
+  });
 }
 
 TEST(OwnLaneTest, APortThatReachesItselfLaterPutsToItself) {

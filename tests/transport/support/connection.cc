@@ -42,6 +42,13 @@ AcceptedEnd accept(Listener& listener, bool unpacks) {
   return end;
 }
 
+AcceptedEnd accept(Channel& channel, const Nic& nic, bool unpacks) {
+  protocol::Handle handle;
+  const auto listener = take(Listener::open(nic, &handle), "a listener");
+  channel.tell(handle);
+  return accept(*listener, unpacks);
+}
+
 ConnectedPair connect_here(const Nic& sending, const Nic& receiving, bool unpacks) {
   protocol::Handle handle;
   auto listener = take(Listener::open(receiving, &handle), "a listener");

@@ -8,6 +8,7 @@
 #include "transport/setup/connector.h"
 #include "transport/setup/listener.h"
 #include "transport/support/host.h"
+#include "transport/support/processes.h"
 #include "verbena/unpack_abi.h"
 
 namespace verbena::transport {
@@ -31,6 +32,8 @@ struct ConnectedPair {
 // Each throws if it is not done within the patience.
 std::unique_ptr<Sender> connect(const Nic& nic, const protocol::Handle& handle);
 AcceptedEnd accept(Listener& listener, bool unpacks);
+// The same of a listener whose handle the other process gets.
+AcceptedEnd accept(Channel& channel, const Nic& nic, bool unpacks);
 // Both ends in this process, on this thread.
 ConnectedPair connect_here(const Nic& sending, const Nic& receiving, bool unpacks);
 

@@ -99,6 +99,14 @@ void run_processes(const Part& first, const Part& second, int patience_s) {
   expect_end(second, collect(second_pid, patience_ms), "the second process");
 }
 
+void run_process(const std::function<void()>& body) {
+  run_processes({[&](Channel& channel) {
+                  body();
+                  channel.meet();
+                }},
+                {[](Channel& channel) { channel.meet(); }});
+}
+
 void die() {
   kill(getpid(), SIGKILL);
   for (;;) pause();

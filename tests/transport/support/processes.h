@@ -43,6 +43,8 @@ struct Part {
 
 // Runs both, at most `patience_s` long; what still runs then is killed and the test fails.
 void run_processes(const Part& first, const Part& second, int patience_s = 240);
+// One part alone.
+void run_process(const std::function<void()>& body);
 
 // The end of a process that a fault takes: no destructor runs.
 [[noreturn]] void die();

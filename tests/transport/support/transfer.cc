@@ -163,15 +163,17 @@ void ReceivingSide::look_at(const Open& open, uint64_t bytes) {
   }
 }
 
+bool step_both(SendingSide& sender, ReceivingSide& receiver) {
+  const bool is_sent = sender.step(), is_received = receiver.step();
+  return is_sent && is_received;
+}
+
 void expect_transfer_here(ConnectedPair& connection, const Nic& sending, const Nic& receiving,
                           const Transfer& transfer) {
   SendingSide sender(*connection.sender, sending, transfer);
   ReceivingSide receiver(connection.receiving, receiving, transfer);
-  bool sent = false, received = false;
   const bool ok = poll_until([&] {
-    sent = sender.step();
-    received = receiver.step();
-    return (sent && received) || sender.status() != base::Status::kOk ||
+    return step_both(sender, receiver) || sender.status() != base::Status::kOk ||
            receiver.status() != base::Status::kOk || !receiver.problem().empty();
   });
   EXPECT_TRUE(ok) << "stuck: " << sender.finished() << " sent, " << receiver.finished() << " received";

@@ -87,6 +87,9 @@ class ReceivingSide {
   std::string problem_;
 };
 
+// A step of each; true when all of both is done.
+bool step_both(SendingSide& sender, ReceivingSide& receiver);
+
 // Both sides in this process until both are done, one fails or the patience is over. A failed expectation
 // says which.
 void expect_transfer_here(ConnectedPair& connection, const Nic& sending, const Nic& receiving,

@@ -109,8 +109,7 @@ TEST_P(CopyTest, LongLengths) {
   for (const size_t length : lengths) {
     Random random(length);
     copy_long(GetParam(), length, random.between(0, 15), random.between(0, 15));
-    copy_long(GetParam(), length, 0, 0);
-    if (HasFatalFailure()) return;
+    ASSERT_NO_FATAL_FAILURE(copy_long(GetParam(), length, 0, 0));
   }
 }
 

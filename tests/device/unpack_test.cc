@@ -211,9 +211,9 @@ TEST(CopyThroughSharedTest, LeavesNoBarrierBehind) {
     for (int object = 0; object < 2; ++object) {
       {
         device::CopyThroughShared copy(group, memory, kStages);
-        emulator::require(device::unpack_message(group, scratch, copy, meta.get(), 0, bounce.data(),
-                                                 data.data()) == UnpackResult::kDone,
-                          "unpack");
+        emulator::require_done(
+            device::unpack_message(group, scratch, copy, meta.get(), 0, bounce.data(), data.data()),
+            "unpack");
       }
       group.sync();
       const auto* const words = reinterpret_cast<const uint64_t*>(memory + stages_bytes);

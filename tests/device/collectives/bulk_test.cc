@@ -13,7 +13,7 @@
 namespace verbena::device_test {
 namespace {
 
-using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 constexpr uint64_t kSlotBytes = 384, kTimeout_ns = 3'000'000;
@@ -48,13 +48,12 @@ std::string sum(uint64_t seed, int32_t ranks, bool is_exchange) {
           return device::ExchangeEntry{device::Rows::contiguous(input), device::Rows::contiguous(output),
                                        part, part};
         };
-        require(calls.exchange_reduce(plan, kVectors * 16, device::ReduceAs<float>{}) == SymmStatus::kDone,
-                "exchange");
+        require_done(calls.exchange_reduce(plan, kVectors * 16, device::ReduceAs<float>{}), "exchange");
       } else {
         const device::PlainCodec<device::ReduceAs<float>> codec{};
-        require(calls.all_reduce(input, output, kVectors * 16, codec) == SymmStatus::kDone, "all_reduce");
+        require_done(calls.all_reduce(input, output, kVectors * 16, codec), "all_reduce");
       }
-      require(calls.finish() == SymmStatus::kDone, "finish");
+      require_done(calls.finish(), "finish");
     });
   }
   if (const std::string failure = world.run(); !failure.empty()) return failure;
@@ -97,11 +96,10 @@ TEST(Bulk, ACallUsesTheResultOfTheOneBefore) {
         };
         device::Bulk<> calls(mine, 0, 1);
         const device::PlainCodec<device::ReduceAs<float>> codec{};
-        require(calls.all_reduce(at(first), at(second), kCount * 4, codec) == SymmStatus::kDone, "first");
+        require_done(calls.all_reduce(at(first), at(second), kCount * 4, codec), "first");
         // From another place on: each number is another thread's.
-        require(calls.all_reduce(at(second) + 80, at(third), kCount * 4 - 80, codec) == SymmStatus::kDone,
-                "second");
-        require(calls.finish() == SymmStatus::kDone, "finish");
+        require_done(calls.all_reduce(at(second) + 80, at(third), kCount * 4 - 80, codec), "second");
+        require_done(calls.finish(), "finish");
       });
     }
     ASSERT_EQ(world.run(), "") << seed;

@@ -12,15 +12,14 @@
 #include <vector>
 
 #include "device/emulator/sanitizer.h"
-#include "device/emulator/world.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 
 namespace verbena::device_test {
 namespace {
 
 using device::kTileElements;
 using device::LosslessTiles;
-using emulator::World;
 
 // Of an element: bfloat16, or float.
 template <uint32_t kBytes>
@@ -140,8 +139,7 @@ Coded<kBytes> encode(const Tensor<kBytes>& tensor, uint32_t warps = 1, uint32_t 
   std::vector<Vector> input((count + offset) * kBytes / 16 + 2);
   char* const from = input.front().bytes + offset * kBytes;
   std::memcpy(from, tensor.data(), count * kBytes);
-  World world(count);
-  world.add_grid(0, 1, 32 * warps, [&] {
+  emulator::run_kernel(count, 1, 32 * warps, [&] {
     const LosslessTiles<kBytes> message(coded.memory.front().bytes, count);
     message.begin(device::BlockGroup{});
     device::sync_block();
@@ -153,7 +151,6 @@ Coded<kBytes> encode(const Tensor<kBytes>& tensor, uint32_t warps = 1, uint32_t 
     device::sync_block();
     if (device::thread_index() == 0) coded.length_bytes = message.length_bytes();
   });
-  EXPECT_EQ(world.run(), "");
   for (uint64_t i = coded.length_bytes; i < most + kGuardBytes; ++i) {
     if (static_cast<uint8_t>(coded.bytes()[i]) == kStale) continue;
     ADD_FAILURE() << "a byte behind the message of " << count << " elements";
@@ -167,8 +164,7 @@ Tensor<kBytes> decode(const char* coded, size_t elements, uint32_t offset = 0) {
   std::vector<Vector> output((count + offset) * kBytes / 16 + 3);
   char* const to = output.front().bytes + offset * kBytes;
   std::memset(output.data(), 0x5a, output.size() * 16);
-  World world(count);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(count, 1, 32, [&] {
     const LosslessTiles<kBytes, const char> message(coded, count);
     for (uint32_t tile = 0; tile < message.tiles(); ++tile) {
       device::TileWords words;
@@ -176,7 +172,6 @@ Tensor<kBytes> decode(const char* coded, size_t elements, uint32_t offset = 0) {
       device::store_tile_words<kBytes>(to, tile, count * kBytes, words);
     }
   });
-  EXPECT_EQ(world.run(), "");
   for (const char* byte = output.front().bytes; byte < output.back().bytes + 16; ++byte)
     if ((byte < to || byte >= to + count * kBytes) && *byte != 0x5a) ADD_FAILURE() << "beside the tensor";
   Tensor<kBytes> tensor(elements);

@@ -11,8 +11,8 @@
 
 #include "device/collectives/codec_bounds.h"
 #include "device/emulator/sanitizer.h"
-#include "device/emulator/world.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 
 namespace verbena::device_test {
 namespace {
@@ -26,7 +26,6 @@ using device::kTileRows;
 using device::kUnitElements;
 using device::RoundStochastically;
 using device::RoundToNearest;
-using emulator::World;
 
 // Through a codec and back, in the memory of one message. `offset` moves both tensors from a multiple of 16.
 template <typename Codec, typename T, typename Rounding = RoundToNearest>
@@ -43,8 +42,7 @@ std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Ro
   std::memcpy(static_cast<void*>(from), numbers.data(), count * sizeof(T));
   to[count] = kUntouched;
   std::memset(memory.back().bytes, 0x5a, 16);
-  World world(count);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(count, 1, 32, [&] {
     const CodedTiles<Codec> message(memory.front().bytes, tiles);
     const auto is_whole = [&](uint64_t first) { return offset == 0 && first + kRowElements <= count; };
     for (uint64_t tile = 0; tile < tiles; ++tile) {
@@ -68,7 +66,6 @@ std::vector<T> code(const std::vector<T>& numbers, uint64_t offset = 0, const Ro
       }
     }
   });
-  EXPECT_EQ(world.run(), "");
   for (const char byte : memory.back().bytes) EXPECT_EQ(byte, 0x5a) << "behind the message";
   EXPECT_EQ(std::memcmp(to + count, &kUntouched, sizeof(T)), 0) << "behind the tensor";
   return {to, to + count};
@@ -218,8 +215,7 @@ TYPED_TEST(IntegerCodecTest, EqualNumbersComeBackAsTheyWere) {
 // The order of codes is part of the format: a number's bits lie where its index says, the first in the
 // lowest.
 TEST(IntegerCodec, PacksInOrder) {
-  World world(0);
-  world.add_grid(0, 1, 32, [] {
+  emulator::run_kernel(0, 1, 32, [] {
     constexpr uint32_t kCount = kUnitElements * kTileRows;
     float numbers[kCount];
     const auto encode = [&](auto codec) {
@@ -247,7 +243,6 @@ TEST(IntegerCodec, PacksInOrder) {
           "6 bits in three words");
     }
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 }  // namespace

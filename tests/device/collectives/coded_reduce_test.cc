@@ -16,6 +16,7 @@
 #include "device/emulator/sanitizer.h"
 #include "device/emulator/world.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -30,12 +31,12 @@ using device::Half;
 using device::Int4;
 using device::Int6;
 using device::Int8;
-using device::kTileElements;
 using device::OneShot;
 using device::RoundStochastically;
 using device::RoundToNearest;
 using device::TwoShot;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 constexpr const char *kNormal = "normal", *kOutliers = "outliers";
@@ -105,17 +106,16 @@ class CodedRanks {
         const auto block = device::block_index();
         if constexpr (kIsOneShot<Sums>) {
           OneShot<> calls(mine, block, shape_.blocks);
-          require(all_reduce_quantised<Addends>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
-                                                rounding) == SymmStatus::kDone,
-                  "all_reduce_quantised");
-          require(calls.finish() == SymmStatus::kDone, "finish");
+          require_done(all_reduce_quantised<Addends>(mine.context, calls, from, to, count * sizeof(T),
+                                                     kType<T>, rounding),
+                       "all_reduce_quantised");
+          require_done(calls.finish(), "finish");
         } else {
           TwoShot<> calls(mine, block, shape_.blocks);
-          require(
-              all_reduce_quantised_two_shot<Addends, Sums>(mine.context, calls, from, to, count * sizeof(T),
-                                                           kType<T>, rounding) == SymmStatus::kDone,
-              "all_reduce_quantised_two_shot");
-          require(calls.finish() == SymmStatus::kDone, "finish");
+          require_done(all_reduce_quantised_two_shot<Addends, Sums>(mine.context, calls, from, to,
+                                                                    count * sizeof(T), kType<T>, rounding),
+                       "all_reduce_quantised_two_shot");
+          require_done(calls.finish(), "finish");
         }
       });
     EXPECT_EQ(world.run(), "");
@@ -311,14 +311,12 @@ template <typename Calls, typename Reduce>
 void expect_refused(int32_t ranks, uint64_t slot_bytes, const Reduce& reduce) {
   Fleet fleet(ranks, INT32_MAX, Fleet::measure_workspace(ranks, 1, slot_bytes));
   std::vector<Bfloat16> numbers(100);
-  World world(0);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(0, 1, 32, [&] {
     const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, slot_bytes);
     Calls calls(mine, 0, 1);
     require(reduce(mine.context, calls, reinterpret_cast<char*>(numbers.data())) == SymmStatus::kInvalid,
             "refused");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 // Slots that not one tile fits in.

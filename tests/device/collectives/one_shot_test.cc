@@ -14,6 +14,7 @@
 #include "device/emulator/world.h"
 #include "device/support/random.h"
 #include "device/support/rank_counts.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -24,6 +25,7 @@ using device::Half;
 using device::OneShot;
 using device::TwoShot;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 constexpr uint64_t kMargin = 64;  // bytes on both sides of an output that nobody writes
@@ -109,7 +111,7 @@ class Ranks {
               are_vectors ? reduce_vectors(one_shot, rank, i, calls[i]) : reduce(one_shot, rank, i, calls[i]);
           require(status == SymmStatus::kDone, "all_reduce");
         }
-        require(one_shot.finish() == SymmStatus::kDone, "finish");
+        require_done(one_shot.finish(), "finish");
       });
     const std::string result = world.run();
     return result.empty() ? check(calls) : result;
@@ -322,9 +324,9 @@ TEST(OneShot, GathersEverySizeOfRanks) {
           for (uint64_t turn = 0; turn < 3; ++turn) {
             if ((count + turn + r) % 3 == 0) device::pause(500'000);
             const char* const input = is_in_place ? output + r * count : inputs[r].at(kMargin + 3);
-            require(one_shot.all_gather(input, output, count) == SymmStatus::kDone, "all_gather");
+            require_done(one_shot.all_gather(input, output, count), "all_gather");
           }
-          require(one_shot.finish() == SymmStatus::kDone, "finish");
+          require_done(one_shot.finish(), "finish");
         });
       ASSERT_EQ(world.run(), "") << ranks << " " << count;
       for (uint64_t rank = 0; rank < size; ++rank) {
@@ -426,8 +428,7 @@ void expect_refused_vectors(uint64_t unit_bytes) {
   constexpr uint64_t kSlotBytes = 256;
   Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
   alignas(16) char input[512] = {}, output[512] = {};
-  World world(0);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(0, 1, 32, [&] {
     const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
     const auto status = [&](auto ranks, uint64_t from, uint64_t to, uint64_t length_bytes) {
       Calls calls(mine, 0, 1);
@@ -436,13 +437,12 @@ void expect_refused_vectors(uint64_t unit_bytes) {
     };
     using Two = std::integral_constant<int, 2>;
     using Four = std::integral_constant<int, 4>;
-    require(status(Two{}, 0, 0, 0) == SymmStatus::kDone, "nothing to do");
+    require_done(status(Two{}, 0, 0, 0), "nothing to do");
     require(status(Two{}, 4, 0, unit_bytes) == SymmStatus::kInvalid, "an input between vectors");
     require(status(Two{}, 0, 8, unit_bytes) == SymmStatus::kInvalid, "an output between vectors");
     require(status(Two{}, 0, 0, unit_bytes + 4) == SymmStatus::kInvalid, "half a vector");
     require(status(Four{}, 0, 0, 4 * unit_bytes) == SymmStatus::kInvalid, "a team of another size");
   });
-  EXPECT_EQ(world.run(), "");
 }
 TEST(OneShot, RefusesOtherThanVectors) {
   expect_refused_vectors<OneShot<>>(16);
@@ -454,32 +454,28 @@ TEST(OneShot, RefusesVectorsWithoutRoom) {
   constexpr uint64_t kSlotBytes = 256;
   Fleet fleet(2, INT32_MAX, Fleet::measure_workspace(2, 1, kSlotBytes));
   alignas(16) char data[256] = {};
-  World world(0);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(0, 1, 32, [&] {
     const SymmWorkspace<> mine = fleet.workspace(0, 0, 1, kSlotBytes);
     OneShot<> calls(mine, 0, 1);
     require(calls.all_reduce_vectors<2>(data, data, kSlotBytes / 24 * 16 + 16, device::ReduceAs<float>{}) ==
                 SymmStatus::kInvalid,
             "more than a slot has room for");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(OneShot, RefusesBlocksThatTheWorkspaceHasNot) {
   constexpr uint64_t kSlotBytes = 128;
   Fleet fleet(1, INT32_MAX, Fleet::measure_workspace(1, 2, kSlotBytes));
   float number = 1;
-  World world(0);
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(0, 1, 32, [&] {
     const SymmWorkspace<> mine = fleet.workspace(0, 0, 2, kSlotBytes);
     OneShot<> many(mine, 0, 3), beyond(mine, 2, 2), fine(mine, 1, 2);
     require(many.all_reduce(&number, &number, 1) == SymmStatus::kInvalid, "more blocks than there are");
     require(many.finish() == SymmStatus::kInvalid, "finish");
     require(beyond.all_reduce(&number, &number, 1) == SymmStatus::kInvalid, "no such block");
-    require(fine.all_reduce<1>(&number, &number, 0) == SymmStatus::kDone, "nothing to do");
-    require(fine.finish() == SymmStatus::kDone, "finish");
+    require_done(fine.all_reduce<1>(&number, &number, 0), "nothing to do");
+    require_done(fine.finish(), "finish");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 }  // namespace

@@ -78,6 +78,12 @@ void wait_until_step(uint64_t step);
 inline void require(bool condition, const char* text) {
   if (!condition) fail(text);
 }
+// Of what a call of the device library returns.
+template <typename Status>
+void require_done(Status status, const char* text) {
+  if (status != Status::kDone)
+    fail(std::string(text) + ": status " + std::to_string(static_cast<int>(status)));
+}
 uint32_t current_gpu();
 
 }  // namespace verbena::emulator

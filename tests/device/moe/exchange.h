@@ -688,9 +688,8 @@ class MoeRanks {
                 device::wait_for_earlier_grids();
                 // Ranks come late, another one each time.
                 if ((seed + i + rank) % 3 == 0) device::pause(500'000);
-                emulator::require(
-                    call(rank, pairs[steps[i].pair], steps[i].is_combine, phases) == SymmStatus::kDone,
-                    "the call");
+                emulator::require_done(call(rank, pairs[steps[i].pair], steps[i].is_combine, phases),
+                                       "the call");
                 end_block();
               },
               1, earlier);

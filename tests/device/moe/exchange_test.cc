@@ -1,6 +1,5 @@
 // Dispatch and combine on emulated GPUs: any routing, any number of tokens on each rank, every order of sums,
 // call after call, against an oracle; and a rank that does not come.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "device/emulator/sanitizer.h"

@@ -1,6 +1,5 @@
 // Dispatch and combine at the limits of their shapes, with masks that look like empty packets, and with a
 // rank that is late for a call in two phases.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "device/emulator/sanitizer.h"
@@ -150,8 +149,7 @@ TEST(MoeLimits, OneOfEachKindInFlight) {
             [&ranks, &pairs, rank, pair, is_combine, phase, seed] {
               device::wait_for_earlier_grids();
               if ((seed + pair + rank) % 3 == 0) device::pause(500'000);
-              emulator::require(ranks.call(rank, pairs[pair], is_combine, phase) == SymmStatus::kDone,
-                                "the call");
+              emulator::require_done(ranks.call(rank, pairs[pair], is_combine, phase), "the call");
             },
             1, earlier);
       };

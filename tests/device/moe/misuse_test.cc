@@ -1,5 +1,4 @@
 // Misuse of dispatch and combine, and failures: refused or without effect on later calls.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>

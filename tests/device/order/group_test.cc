@@ -47,10 +47,9 @@ struct Board {
 
 TEST_P(Groups, AThreadIsAGroupOfItsOwn) {
   Board board;
-  World world(GetParam());
-  world.add_grid(0, 1, 1,
-                 [&] { check_group(ThreadGroup{}, board.ranks.data(), &board.elected, board.cells.data()); });
-  EXPECT_EQ(world.run(), "");
+  emulator::run_kernel(GetParam(), 1, 1, [&] {
+    check_group(ThreadGroup{}, board.ranks.data(), &board.elected, board.cells.data());
+  });
   board.expect(1);
 }
 
@@ -66,10 +65,9 @@ TEST_P(Groups, WarpsMeetByThemselves) {
 // 72 threads: the last warp is not whole.
 TEST_P(Groups, ABlockOfAnySizeMeets) {
   Board board;
-  World world(GetParam());
-  world.add_grid(0, 1, 72,
-                 [&] { check_group(BlockGroup{}, board.ranks.data(), &board.elected, board.cells.data()); });
-  EXPECT_EQ(world.run(), "");
+  emulator::run_kernel(GetParam(), 1, 72, [&] {
+    check_group(BlockGroup{}, board.ranks.data(), &board.elected, board.cells.data());
+  });
   board.expect(72);
 }
 

@@ -37,6 +37,11 @@ class DrainTest : public testing::Test {
     proxy_.work();
     return endpoint_.take_asked();
   }
+  // The endpoint's report, which the proxy takes up.
+  void complete(uint32_t peer, uint32_t lane, uint64_t count, uint64_t cookie = 0, uint64_t value = 0) {
+    endpoint_.complete(peer, lane, count, cookie, value);
+    work();
+  }
   void write(uint32_t queue, PutOperation operation, uint64_t peer, uint64_t operand, uint64_t extent,
              uint64_t place) {
     writer_.write(queue, describe(operation, peer, operand, extent, place));
@@ -85,14 +90,11 @@ TEST_F(DrainTest, CompletedIsAPrefixOfTheQueue) {
   write(0, kWriteWord, 1, 3, 0, kNear);
   work();
   EXPECT_EQ(writer_.consumed(0), 4U);
-  endpoint_.complete(2, 0, 1);
-  work();
+  complete(2, 0, 1);
   EXPECT_EQ(writer_.completed(0), 0U) << "the first is not";
-  endpoint_.complete(1, 0, 1);
-  work();
+  complete(1, 0, 1);
   EXPECT_EQ(writer_.completed(0), 3U);
-  endpoint_.complete(1, 0, 2);
-  work();
+  complete(1, 0, 2);
   EXPECT_EQ(writer_.completed(0), 4U);
   EXPECT_EQ(writer_.completed(1), 0U);
 }
@@ -111,8 +113,7 @@ TEST_F(DrainTest, AFullLaneHoldsItsPeerAlone) {
   endpoint_.room[{1, 0}] = 2;
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 3+0 10", "put 1:0 3+0 3+0 11")) << "in order";
   endpoint_.complete(2, 0, 1);
-  endpoint_.complete(1, 0, 3);
-  work();
+  complete(1, 0, 3);
   EXPECT_EQ(writer_.completed(0), 4U);
 }
 
@@ -131,8 +132,7 @@ TEST_F(DrainTest, APeerThatDoesNotGoOnIsNotWaitedForWithoutEnd) {
   endpoint_.room.clear();
   work();
   endpoint_.complete(1, 0, 1);
-  endpoint_.complete(2, 0, kMaxCount);
-  work();
+  complete(2, 0, kMaxCount);
   EXPECT_EQ(writer_.completed(0), kMaxCount);
   EXPECT_EQ(work().size(), 16U) << "and on it goes";
 }
@@ -179,8 +179,7 @@ TEST_F(DrainTest, QuietReturnsWhenAllIsComplete) {
   });
   work();
   EXPECT_FALSE(is_quiet);
-  endpoint_.complete(2, 1, 1);
-  work();
+  complete(2, 1, 1);
   EXPECT_FALSE(is_quiet);
   endpoint_.complete(1, 0, 1);
   while (!is_quiet) work();
@@ -225,8 +224,7 @@ TEST_F(DrainTest, WordsAreFencedWhereTheyMustBe) {
                                   "write 1:0 4+0 6", "get 1:0 3+0 3+0 8", "fence 1:0", "write 1:0 3+0 7"));
   write(0, kAddWord, 1, 8, 0, kNear);
   work();
-  endpoint_.complete(1, 0, 9);
-  work();
+  complete(1, 0, 9);
   write(0, kWriteWord, 1, 9, 0, kNear);
   EXPECT_THAT(work(), ElementsAre("write 1:0 3+0 9")) << "what is complete is waited for no more";
 }
@@ -252,18 +250,15 @@ TEST_F(DrainTest, ASignalIsSetInTwoSteps) {
   EXPECT_EQ(writer_.consumed(0), 4U);
   endpoint_.complete(2, 0, 1, 3, 9);
   endpoint_.room[{1, 0}] = 0;
-  endpoint_.complete(1, 0, 1, 1, 142);
-  work();
+  complete(1, 0, 1, 1, 142);
   EXPECT_THAT(work(), ElementsAre("write 2:0 4+16 -2")) << "no room for the other one";
   EXPECT_EQ(writer_.completed(0), 0U) << "the read alone is not all of it";
   endpoint_.room.clear();
   EXPECT_THAT(work(), ElementsAre("write 1:0 4+16 -42", "write 1:0 3+0 1"));
-  endpoint_.complete(1, 0, 3);
-  work();
+  complete(1, 0, 3);
   EXPECT_EQ(writer_.completed(0), 2U);
   endpoint_.complete(2, 0, 2);
-  endpoint_.complete(3, 0, 1);
-  work();
+  complete(3, 0, 1);
   EXPECT_EQ(writer_.completed(0), 4U);
 }
 
@@ -274,13 +269,11 @@ TEST_F(DrainTest, APositionIsToldOfByItself) {
   writer_.write(0, and_tell(describe(kPut, 1, kNear, 0, kNear)));  // asks when the first is complete
   work();
   EXPECT_EQ(writer_.reply(0, 1).told, 0U);
-  endpoint_.complete(2, 0, 1);
-  work();
+  complete(2, 0, 1);
   EXPECT_EQ(writer_.reply(0, 1).told, 2U);
   EXPECT_EQ(writer_.reply(0, 2).told, 0U);
   EXPECT_EQ(writer_.completed(0), 0U);
-  endpoint_.complete(1, 0, 1);
-  work();
+  complete(1, 0, 1);
   EXPECT_EQ(writer_.reply(0, 2).told, 3U);
   EXPECT_EQ(writer_.reply(0, 0).told, 0U) << "did not ask";
 }
@@ -292,8 +285,7 @@ TEST_F(DrainTest, AWordIsUpdatedWithAReply) {
   EXPECT_THAT(work(),
               ElementsAre("add 1:0 4+8 5 #1", "fence 1:0", "swap 1:0 4+8 7>9 #2", "put 2:0 3+0 3+0 8"));
   EXPECT_EQ(writer_.consumed(0), 0U) << "the reply's place is the reader's";
-  endpoint_.complete(1, 0, 1, 1, 2);
-  work();
+  complete(1, 0, 1, 1, 2);
   EXPECT_EQ(writer_.reply(0, 0).told, 1U);
   EXPECT_EQ(writer_.reply(0, 0).value, 2U);
   EXPECT_EQ(writer_.completed(0), 1U);
@@ -302,8 +294,7 @@ TEST_F(DrainTest, AWordIsUpdatedWithAReply) {
   writer_.reply(0, 0).told = 1 | kPutReplyLeft;
   work();
   EXPECT_EQ(writer_.consumed(0), 3U);
-  endpoint_.complete(1, 0, 2, 2, 7);
-  work();
+  complete(1, 0, 2, 2, 7);
   EXPECT_EQ(writer_.reply(0, 1).told, 2 | kPutReplyLeft);
   EXPECT_EQ(writer_.completed(0), 2U);
 }
@@ -317,8 +308,7 @@ TEST_F(DrainTest, ALateReplyDoesNotReplaceALaterOne) {
   writer_.reply(0, 16).told = 17 | kPutReplyLeft;
   work();
   EXPECT_EQ(writer_.consumed(0), 17U);
-  endpoint_.complete(1, 0, 1);
-  work();
+  complete(1, 0, 1);
   EXPECT_EQ(writer_.reply(0, 0).told, 17 | kPutReplyLeft);
 }
 
@@ -333,11 +323,9 @@ TEST_F(DrainTest, RowsAreCopiedOneByOne) {
                                   "get 2:0 3+8 4+16 8"));
   endpoint_.room.clear();
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+216 4+432 8", "put 1:0 3+0 3+0 24"));
-  endpoint_.complete(1, 0, 2);
-  work();
+  complete(1, 0, 2);
   EXPECT_EQ(writer_.completed(0), 1U);
-  endpoint_.complete(1, 0, 3);
-  work();
+  complete(1, 0, 3);
   EXPECT_EQ(writer_.completed(0), 3U) << "the first three";
 }
 
@@ -350,16 +338,14 @@ TEST_F(DrainTest, AQueueWaitsForAnother) {
   write(1, kAddWord, 3, 6, 0, kNear);
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 8", "put 2:0 3+0 4+0 8", "add 3:1 3+0 6"))
       << "another peer goes on";
-  endpoint_.complete(1, 0, 1);
-  work();
+  complete(1, 0, 1);
   EXPECT_THAT(work(), IsEmpty()) << "its third is not there yet";
   write(0, kPut, 1, kNear, 16, kFar);
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 16"));
   work();
   write(0, kPut, 1, kNear, 24, kFar);
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 24")) << "the other queue goes on";
-  endpoint_.complete(1, 0, 2);
-  work();
+  complete(1, 0, 2);
   EXPECT_THAT(work(), ElementsAre("add 1:1 3+0 5")) << "not for other peers, nor for what came behind";
 }
 
@@ -373,8 +359,7 @@ TEST_F(DrainTest, AQueueWaitsForWhatAnotherCannotPostYet) {
   endpoint_.room.clear();
   EXPECT_THAT(work(), ElementsAre("put 1:0 3+0 4+0 8"));
   EXPECT_THAT(work(), IsEmpty());
-  endpoint_.complete(1, 0, 1);
-  work();
+  complete(1, 0, 1);
   EXPECT_THAT(work(), ElementsAre("add 1:1 3+0 5"));
 }
 
@@ -437,8 +422,7 @@ TEST_P(BadDescriptorTest, EndsTheContext) {
   EXPECT_THAT(work(), IsEmpty()) << "nothing more is done";
   EXPECT_EQ(writer_.consumed(0), 3U) << "but taken";
   EXPECT_EQ(writer_.consumed(1), 1U);
-  endpoint_.complete(1, 0, 1);
-  work();
+  complete(1, 0, 1);
   EXPECT_EQ(writer_.completed(0), 0U) << "no wait succeeds any more";
 }
 

@@ -18,6 +18,7 @@ namespace {
 using device::BlockGroup;
 using device::WarpGroup;
 using emulator::require;
+using emulator::require_done;
 
 constexpr uint32_t kThreads = 64, kSignal = 3, kFreed = 4;
 // Places in each rank's data.
@@ -42,27 +43,24 @@ void send_all(RdmaFleet& fleet, const std::vector<std::vector<uint16_t>>& messag
               std::vector<std::vector<uint16_t>>& got) {
   const auto sender = [&](const SymmContext& mine, const Group& group) {
     for (size_t i = 0; i < messages.size(); ++i) {
-      require(device::symm_put_encoded_signal_async(mine, fleet.data(0, kSlot), fleet.data(0, kStaging),
-                                                    messages[i].data(),
-                                                    static_cast<uint32_t>(messages[i].size()), 1, kSignal, 1,
-                                                    SymmSignalOperation::kAdd, group) == SymmStatus::kDone,
-              "a put");
-      require(device::symm_signal_wait_until<int64_t>(mine, kFreed, SymmCompare::kGreaterEqual,
-                                                      static_cast<int64_t>(i) + 1, nullptr,
-                                                      group) == SymmStatus::kDone,
-              "a slot that is free");
-      require(device::symm_flush(mine, group) == SymmStatus::kDone, "a staging buffer that is free");
+      require_done(
+          device::symm_put_encoded_signal_async(mine, fleet.data(0, kSlot), fleet.data(0, kStaging),
+                                                messages[i].data(), static_cast<uint32_t>(messages[i].size()),
+                                                1, kSignal, 1, SymmSignalOperation::kAdd, group),
+          "a put");
+      require_done(device::symm_signal_wait_until<int64_t>(mine, kFreed, SymmCompare::kGreaterEqual,
+                                                           static_cast<int64_t>(i) + 1, nullptr, group),
+                   "a slot that is free");
+      require_done(device::symm_flush(mine, group), "a staging buffer that is free");
     }
   };
   const auto receiver = [&](const SymmContext& mine, const Group& group) {
     for (size_t i = 0; i < messages.size(); ++i) {
-      require(device::symm_signal_wait_until<int64_t>(mine, kSignal, SymmCompare::kGreaterEqual,
-                                                      static_cast<int64_t>(i) + 1, nullptr,
-                                                      group) == SymmStatus::kDone,
-              "a message");
+      require_done(device::symm_signal_wait_until<int64_t>(mine, kSignal, SymmCompare::kGreaterEqual,
+                                                           static_cast<int64_t>(i) + 1, nullptr, group),
+                   "a message");
       device::symm_decode(got[i].data(), fleet.data(1, kSlot), static_cast<uint32_t>(got[i].size()), group);
-      require(device::symm_signal(mine, kFreed, 0, 1, SymmSignalOperation::kAdd, group) == SymmStatus::kDone,
-              "a reply");
+      require_done(device::symm_signal(mine, kFreed, 0, 1, SymmSignalOperation::kAdd, group), "a reply");
     }
   };
   const uint32_t threads = std::is_same_v<Group, WarpGroup> ? 32 : kThreads;

@@ -15,15 +15,11 @@ using device::BlockGroup;
 using device::Order;
 using device::Scope;
 using emulator::require;
+using emulator::require_done;
 
 constexpr auto kSet = SymmSignalOperation::kSet, kAdd = SymmSignalOperation::kAdd;
 constexpr uint64_t kRounds = emulator::kSanitizer ? 10 : 60;
 constexpr uint32_t kThreads = 32;
-
-void expect(SymmStatus status, const char* text) {
-  if (status != SymmStatus::kDone)
-    emulator::fail(std::string(text) + ": status " + std::to_string(static_cast<int>(status)));
-}
 
 void write(uint64_t* word, uint64_t value) {
   device::store<Order::kWeak, Scope::kThreads>(word, value);
@@ -54,9 +50,9 @@ void meet(const uint32_t* word, uint32_t round) {
 }
 
 void await(const SymmContext& mine, uint32_t signal, uint64_t value) {
-  expect(device::symm_signal_wait_until<int64_t>(mine, signal, SymmCompare::kGreaterEqual,
-                                                 static_cast<int64_t>(value), nullptr, BlockGroup{}),
-         "wait");
+  require_done(device::symm_signal_wait_until<int64_t>(mine, signal, SymmCompare::kGreaterEqual,
+                                                       static_cast<int64_t>(value), nullptr, BlockGroup{}),
+               "wait");
 }
 
 // Rank 0 tells in some way, rank 1 looks and says that it has: the round is over.
@@ -71,10 +67,11 @@ class LitmusTest : public testing::TestWithParam<uint64_t> {
                              if (rank == 0) {
                                tell(mine, round);
                                await(mine, 100, round);
-                               expect(device::symm_flush(mine, BlockGroup{}), "flush");
+                               require_done(device::symm_flush(mine, BlockGroup{}), "flush");
                              } else {
                                look(mine, round);
-                               expect(device::symm_signal(mine, 100, 0, 1, kAdd, BlockGroup{}), "has looked");
+                               require_done(device::symm_signal(mine, 100, 0, 1, kAdd, BlockGroup{}),
+                                            "has looked");
                              }
                            }
                          }),
@@ -91,7 +88,7 @@ TEST_P(LitmusTest, APutIsThereBeforeItsSignal) {
       [&](const SymmContext& mine, uint64_t round) {
         auto* const source = fleet_.data<uint64_t>(0, 65536);
         write_all(source, 2000, round);
-        expect(
+        require_done(
             device::symm_put_signal_async(mine, fleet_.data(0), source, 16000, 1, 1, 1, kAdd, BlockGroup{}),
             "put");
       },
@@ -122,21 +119,22 @@ TEST_P(LitmusTest, OneSignalIsBehindAllBlocksPuts) {
               if (rank == 0) {
                 auto* const source = fleet_.data<uint64_t>(0, 65536 + part);
                 write_all(source, kWords, round);
-                expect(
+                require_done(
                     device::symm_put_async(mine, fleet_.data(0, part), source, 8 * kWords, 1, BlockGroup{}),
                     "put");
                 meet_grid();
                 if (is_first) {
-                  expect(device::symm_signal_after_puts(mine, 9, 1, 1, kAdd, BlockGroup{}), "signal");
+                  require_done(device::symm_signal_after_puts(mine, 9, 1, 1, kAdd, BlockGroup{}), "signal");
                   await(mine, 100, round);
-                  expect(device::symm_flush(mine, BlockGroup{}), "flush");
+                  require_done(device::symm_flush(mine, BlockGroup{}), "flush");
                 }
                 meet_grid();
               } else {
                 await(mine, 9, round);
                 expect_all(fleet_.data<uint64_t>(1, part), kWords, round, "data");
                 meet_grid();
-                if (is_first) expect(device::symm_signal(mine, 100, 0, 1, kAdd, BlockGroup{}), "has looked");
+                if (is_first)
+                  require_done(device::symm_signal(mine, 100, 0, 1, kAdd, BlockGroup{}), "has looked");
               }
             }
           }),
@@ -149,10 +147,10 @@ TEST_P(LitmusTest, AllPutsAreThereBeforeALaterSignal) {
       [&](const SymmContext& mine, uint64_t round) {
         auto* const source = fleet_.data<uint64_t>(0, 65536);
         write_all(source, 1000, round);
-        expect(device::symm_put_async(mine, fleet_.data(0), source, 8000, 1, BlockGroup{}), "put");
-        expect(device::symm_put_async(mine, fleet_.data(0, 32768), source, 8, 1, BlockGroup{}),
-               "another put");
-        expect(device::symm_signal(mine, 2, 1, round, kSet, BlockGroup{}), "signal");
+        require_done(device::symm_put_async(mine, fleet_.data(0), source, 8000, 1, BlockGroup{}), "put");
+        require_done(device::symm_put_async(mine, fleet_.data(0, 32768), source, 8, 1, BlockGroup{}),
+                     "another put");
+        require_done(device::symm_signal(mine, 2, 1, round, kSet, BlockGroup{}), "signal");
       },
       [&](const SymmContext& mine, uint64_t round) {
         await(mine, 2, round);
@@ -164,9 +162,9 @@ TEST_P(LitmusTest, AllPutsAreThereBeforeALaterSignal) {
 TEST_P(LitmusTest, SignalsComeInOrder) {
   play(
       [&](const SymmContext& mine, uint64_t round) {
-        expect(device::symm_signal(mine, 3, 1, 1, kAdd, BlockGroup{}), "first");
-        expect(device::symm_signal(mine, 4, 1, round, kSet, BlockGroup{}), "second");
-        expect(device::symm_signal(mine, 5, 1, 1, kAdd, BlockGroup{}), "third");
+        require_done(device::symm_signal(mine, 3, 1, 1, kAdd, BlockGroup{}), "first");
+        require_done(device::symm_signal(mine, 4, 1, round, kSet, BlockGroup{}), "second");
+        require_done(device::symm_signal(mine, 5, 1, 1, kAdd, BlockGroup{}), "third");
       },
       [&](const SymmContext& mine, uint64_t round) {
         await(mine, 5, round);
@@ -183,8 +181,8 @@ TEST_P(LitmusTest, PutsToOnePlaceLandInOrder) {
         if (device::thread_index() == 0)
           for (uint64_t i = 0; i < 4; ++i) write(sources + i, round * 4 + i);
         for (uint64_t i = 0; i < 4; ++i)
-          expect(device::symm_put_async(mine, fleet_.data(0), sources + i, 8, 1, BlockGroup{}), "put");
-        expect(device::symm_signal(mine, 6, 1, 1, kAdd, BlockGroup{}), "signal");
+          require_done(device::symm_put_async(mine, fleet_.data(0), sources + i, 8, 1, BlockGroup{}), "put");
+        require_done(device::symm_signal(mine, 6, 1, 1, kAdd, BlockGroup{}), "signal");
       },
       [&](const SymmContext& mine, uint64_t round) {
         await(mine, 6, round);
@@ -201,12 +199,12 @@ TEST_P(LitmusTest, StoreBufferingThroughABarrier) {
                          auto* const source = fleet_.data<uint64_t>(rank, 65536);
                          for (uint64_t round = 1; round <= kRounds; ++round) {
                            write_all(source, 1, round);
-                           expect(device::symm_put_async(mine, fleet_.data(rank), source, 8, 1 - rank,
-                                                         BlockGroup{}),
-                                  "put");
-                           expect(device::symm_barrier(mine, 0), "barrier");
+                           require_done(device::symm_put_async(mine, fleet_.data(rank), source, 8, 1 - rank,
+                                                               BlockGroup{}),
+                                        "put");
+                           require_done(device::symm_barrier(mine, 0), "barrier");
                            expect_all(fleet_.data<uint64_t>(rank), 1, round, "the other's");
-                           expect(device::symm_barrier(mine, 0), "both have looked");
+                           require_done(device::symm_barrier(mine, 0), "both have looked");
                          }
                        }),
             "");
@@ -225,12 +223,14 @@ void expect_transitive(const FleetShape& shape, uint64_t seed) {
             auto *const source = fleet.data<uint64_t>(rank, 65536), *const got = source + 1024;
             for (uint64_t round = 1; round <= kRounds / 4; ++round) {
               write_all(source, 500, round * 100 + static_cast<uint64_t>(rank));
-              expect(device::symm_put_async(mine, fleet.data(rank), source, 4000, next, BlockGroup{}), "put");
-              expect(device::symm_barrier(mine, 1), "barrier");
+              require_done(device::symm_put_async(mine, fleet.data(rank), source, 4000, next, BlockGroup{}),
+                           "put");
+              require_done(device::symm_barrier(mine, 1), "barrier");
               // Of rank + 2, what rank + 1 has put there.
-              expect(device::symm_get(mine, got, fleet.data(rank), 4000, behind_it, BlockGroup{}), "get");
+              require_done(device::symm_get(mine, got, fleet.data(rank), 4000, behind_it, BlockGroup{}),
+                           "get");
               expect_all(got, 500, round * 100 + static_cast<uint64_t>(next), "what another one was told");
-              expect(device::symm_barrier(mine, 1), "all have looked");
+              require_done(device::symm_barrier(mine, 1), "all have looked");
             }
           }),
       "");
@@ -256,18 +256,18 @@ TEST(Litmus, ABarrierCoversOtherBlocksPuts) {
                          for (uint32_t round = 1; round <= kRounds / 4; ++round) {
                            if (device::block_index() == 1) {
                              write_all(source, 1000, round);
-                             expect(device::symm_put_async(mine, fleet.data(rank), source, 8000, 1 - rank,
-                                                           BlockGroup{}),
-                                    "put");
+                             require_done(device::symm_put_async(mine, fleet.data(rank), source, 8000,
+                                                                 1 - rank, BlockGroup{}),
+                                          "put");
                              if (device::thread_index() == 0)
                                device::store_release<Scope::kGpu>(met + rank, round);
                              meet(left + rank, round);
                            } else {
                              meet(met + rank, round);
-                             expect(device::symm_barrier(mine, 0), "barrier");
+                             require_done(device::symm_barrier(mine, 0), "barrier");
                              expect_all(fleet.data<uint64_t>(rank), 1000, round,
                                         "the other rank's other block's");
-                             expect(device::symm_barrier(mine, 0), "both have looked");
+                             require_done(device::symm_barrier(mine, 0), "both have looked");
                              if (device::thread_index() == 0)
                                device::store_release<Scope::kGpu>(left + rank, round);
                            }
@@ -281,30 +281,31 @@ TEST(Litmus, TeamsDoNotDisturbEachOther) {
   RdmaFleet fleet(make_shape(5, 2));
   const std::vector<std::vector<int32_t>> teams = {{4, 2, 0}, {3, 0, 1}, {2, 4}};
   for (const auto& members : teams) fleet.add_team(members);
-  EXPECT_EQ(
-      run_on_all(fleet, 7, static_cast<uint32_t>(teams.size()), kThreads,
-                 [&](int32_t rank) {
-                   const size_t team = device::block_index();
-                   const SymmContext& mine = fleet.context(rank, team + 1);
-                   const auto size = static_cast<int32_t>(teams[team].size());
-                   const uint64_t at = 4096 * team;
-                   for (uint64_t round = 1; mine.team_size != 0 && round <= kRounds / 3; ++round) {
-                     auto* const source = fleet.data<uint64_t>(rank, 65536 + at);
-                     write_all(source, 10, round * 10 + static_cast<uint64_t>(rank));
-                     for (int32_t peer = 0; peer < size; ++peer)
-                       expect(device::symm_put_signal_async(
-                                  mine, fleet.data(rank, at + 128 * static_cast<uint64_t>(mine.team_rank)),
-                                  source, 80, peer, 1, 1, kAdd, BlockGroup{}),
-                              "put");
-                     await(mine, 1, round * static_cast<uint64_t>(size));
-                     for (int32_t peer = 0; peer < size; ++peer)
-                       expect_all(fleet.data<uint64_t>(rank, at + 128 * static_cast<uint64_t>(peer)), 10,
-                                  round * 10 + static_cast<uint64_t>(teams[team][static_cast<size_t>(peer)]),
-                                  "of that member");
-                     expect(device::symm_barrier(mine, 9), "barrier");
-                   }
-                 }),
-      "");
+  EXPECT_EQ(run_on_all(fleet, 7, static_cast<uint32_t>(teams.size()), kThreads,
+                       [&](int32_t rank) {
+                         const size_t team = device::block_index();
+                         const SymmContext& mine = fleet.context(rank, team + 1);
+                         const auto size = static_cast<int32_t>(teams[team].size());
+                         const uint64_t at = 4096 * team;
+                         for (uint64_t round = 1; mine.team_size != 0 && round <= kRounds / 3; ++round) {
+                           auto* const source = fleet.data<uint64_t>(rank, 65536 + at);
+                           write_all(source, 10, round * 10 + static_cast<uint64_t>(rank));
+                           for (int32_t peer = 0; peer < size; ++peer)
+                             require_done(
+                                 device::symm_put_signal_async(
+                                     mine, fleet.data(rank, at + 128 * static_cast<uint64_t>(mine.team_rank)),
+                                     source, 80, peer, 1, 1, kAdd, BlockGroup{}),
+                                 "put");
+                           await(mine, 1, round * static_cast<uint64_t>(size));
+                           for (int32_t peer = 0; peer < size; ++peer)
+                             expect_all(
+                                 fleet.data<uint64_t>(rank, at + 128 * static_cast<uint64_t>(peer)), 10,
+                                 round * 10 + static_cast<uint64_t>(teams[team][static_cast<size_t>(peer)]),
+                                 "of that member");
+                           require_done(device::symm_barrier(mine, 9), "barrier");
+                         }
+                       }),
+            "");
 }
 
 // A ring of two slots, many blocks and a slow lane: everything is put once.
@@ -318,7 +319,7 @@ TEST(Litmus, TinyQueuesWrapAround) {
                        [&](int32_t rank) {
                          const SymmContext& mine = fleet.context(rank);
                          for (uint64_t i = 0; i < kTimes; ++i)
-                           expect(device::symm_signal(mine, 8, 1 - rank, 1, kAdd), "by each thread");
+                           require_done(device::symm_signal(mine, 8, 1 - rank, 1, kAdd), "by each thread");
                          await(mine, 8, 3 * kThreads * kTimes);
                        }),
             "");

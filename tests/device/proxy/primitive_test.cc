@@ -12,6 +12,7 @@ namespace {
 using device::Order;
 using device::Scope;
 using emulator::require;
+using emulator::require_done;
 
 constexpr auto kSet = SymmSignalOperation::kSet, kAdd = SymmSignalOperation::kAdd;
 constexpr auto kIncrement = SymmSignalOperation::kIncrement;
@@ -54,11 +55,6 @@ void as_group(By by, const Body& body) {
   }
 }
 
-void expect(SymmStatus status, const char* text) {
-  if (status != SymmStatus::kDone)
-    emulator::fail(std::string(text) + ": status " + std::to_string(static_cast<int>(status)));
-}
-
 // What `from` writes for `to`, byte `i`, in a round.
 uint8_t byte_of(int32_t from, int32_t to, uint64_t i, uint64_t round) {
   return static_cast<uint8_t>(31 * from + 7 * to + static_cast<int32_t>(3 * i + 11 * round) + 1);
@@ -79,6 +75,8 @@ void expect_bytes(const uint8_t* data, uint64_t bytes, int32_t from, int32_t to,
   group.sync();
 }
 
+constexpr uint64_t kLineBytes = 1024;  // of what one rank puts for another
+
 class SymmPathTest : public testing::TestWithParam<Case> {
  protected:
   SymmPathTest() : fleet_(make_shape(GetParam().ranks, GetParam().domain_ranks)) {}
@@ -97,6 +95,11 @@ class SymmPathTest : public testing::TestWithParam<Case> {
     }
   }
 
+  // In the memory of `rank`.
+  uint8_t* line_of(int32_t rank, int32_t number) {
+    return fleet_.data(rank, static_cast<uint64_t>(number) * kLineBytes);
+  }
+
   RdmaFleet fleet_;
 };
 
@@ -108,8 +111,6 @@ std::string name_case(const testing::TestParamInfo<Case>& one) {
 
 INSTANTIATE_TEST_SUITE_P(Teams, SymmPathTest, testing::ValuesIn(list_cases()), name_case);
 
-constexpr uint64_t kLineBytes = 1024;  // of what one rank puts for another
-
 // All put to all and to themselves, signal, and wait for all.
 TEST_P(SymmPathTest, PutWithSignal) {
   run([&](int32_t rank, const auto& group, uint64_t seed) {
@@ -118,22 +119,20 @@ TEST_P(SymmPathTest, PutWithSignal) {
     for (uint64_t lap = 0; lap < 3; ++lap) {
       const uint64_t round = 3 * seed + lap, length = 1 + 61 * lap;
       for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-        uint8_t* const source = fleet_.data(rank, (size + static_cast<uint64_t>(peer)) * kLineBytes);
+        uint8_t* const source = line_of(rank, fleet_.size() + peer);
         fill(source, length, rank, peer, round, group);
-        expect(
-            device::symm_put_signal_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes),
-                                          source, length, peer, 5, 1, kAdd, group),
+        require_done(
+            device::symm_put_signal_async(mine, line_of(rank, rank), source, length, peer, 5, 1, kAdd, group),
             "put");
       }
-      expect(
+      require_done(
           device::symm_signal_wait_until<int64_t>(mine, 5, SymmCompare::kGreaterEqual,
                                                   static_cast<int64_t>((round + 1) * size), nullptr, group),
           "wait");
       for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-        expect_bytes(fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), length, peer, rank, round,
-                     group, "what came");
-      expect(device::symm_flush(mine, group), "flush");
-      expect(device::symm_barrier(mine, 0, group), "all have read");
+        expect_bytes(line_of(rank, peer), length, peer, rank, round, group, "what came");
+      require_done(device::symm_flush(mine, group), "flush");
+      require_done(device::symm_barrier(mine, 0, group), "all have read");
     }
   });
 }
@@ -150,15 +149,17 @@ TEST_P(SymmPathTest, PutPieces) {
     for (uint64_t lap = 0; lap < 2; ++lap) {
       const uint64_t round = 2 * seed + lap;
       for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-        uint8_t* const source = fleet_.data(rank, (size + static_cast<uint64_t>(peer)) * kLineBytes);
+        uint8_t* const source = line_of(rank, fleet_.size() + peer);
         fill(source, kPieces * kPieceBytes, rank, peer, round, group);
-        uint8_t* const line = fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes);
+        uint8_t* const line = line_of(rank, rank);
         SymmPiece pieces[kPieces];
         for (uint32_t i = 0; i < kPieces; ++i)
           pieces[i] = {line + (kPieces - 1 - i) * kPieceBytes, source + i * kPieceBytes, length_of(i, round)};
-        expect(device::symm_put_pieces_signal(mine, pieces, kPieces - 1, peer, 5, 1, kAdd, group), "pieces");
-        expect(device::symm_put_pieces(mine, pieces + kPieces - 1, 1, peer, group), "the last piece");
-        expect(device::symm_put_pieces_signal(mine, pieces, 0, peer, 6, 1, kIncrement, group), "no piece");
+        require_done(device::symm_put_pieces_signal(mine, pieces, kPieces - 1, peer, 5, 1, kAdd, group),
+                     "pieces");
+        require_done(device::symm_put_pieces(mine, pieces + kPieces - 1, 1, peer, group), "the last piece");
+        require_done(device::symm_put_pieces_signal(mine, pieces, 0, peer, 6, 1, kIncrement, group),
+                     "no piece");
         SymmPiece wrong[] = {pieces[1], {fleet_.heap(rank) + RdmaFleet::kHeapBytes - 8, source, 9}};
         require(device::symm_put_pieces(mine, wrong, 2, peer, group) == SymmStatus::kInvalid,
                 "past the heap");
@@ -166,12 +167,12 @@ TEST_P(SymmPathTest, PutPieces) {
                 "who");
       }
       for (const uint32_t signal : {5, 6})
-        expect(
+        require_done(
             device::symm_signal_wait_until<int64_t>(mine, signal, SymmCompare::kGreaterEqual,
                                                     static_cast<int64_t>((round + 1) * size), nullptr, group),
             "wait");
       for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-        const uint8_t* const line = fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes);
+        const uint8_t* const line = line_of(rank, peer);
         for (uint32_t i = 0; i < kPieces - 1; ++i) {
           for (uint64_t at = group.rank(); at < length_of(i, round); at += group.size())
             require(
@@ -180,8 +181,8 @@ TEST_P(SymmPathTest, PutPieces) {
                 "what came");
         }
       }
-      expect(device::symm_quiet(mine, group), "quiet");
-      expect(device::symm_barrier(mine, 0, group), "all have read");
+      require_done(device::symm_quiet(mine, group), "quiet");
+      require_done(device::symm_barrier(mine, 0, group), "all have read");
     }
   });
 }
@@ -190,18 +191,15 @@ TEST_P(SymmPathTest, PutThenBarrier) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-      uint8_t* const source = fleet_.data(rank, static_cast<uint64_t>(fleet_.size() + peer) * kLineBytes);
+      uint8_t* const source = line_of(rank, fleet_.size() + peer);
       fill(source, 333, rank, peer, round, group);
-      expect(device::symm_put_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes), source,
-                                    333, peer, group),
-             "put");
+      require_done(device::symm_put_async(mine, line_of(rank, rank), source, 333, peer, group), "put");
     }
-    expect(device::symm_barrier(mine, 1, group), "barrier");
+    require_done(device::symm_barrier(mine, 1, group), "barrier");
     for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-      expect_bytes(fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), 333, peer, rank, round, group,
-                   "what came");
-    expect(device::symm_barrier_arrive(mine, 2, group), "arrive");
-    expect(device::symm_barrier_wait(mine, 2, group), "wait");
+      expect_bytes(line_of(rank, peer), 333, peer, rank, round, group, "what came");
+    require_done(device::symm_barrier_arrive(mine, 2, group), "arrive");
+    require_done(device::symm_barrier_wait(mine, 2, group), "wait");
   });
 }
 
@@ -213,22 +211,19 @@ TEST_P(SymmPathTest, BarriersThatMeetTwice) {
     mine.meets_twice = 1;
     for (uint64_t lap = 0; lap < 4; ++lap) {
       const uint64_t round = 4 * seed + lap;
-      uint8_t* const source = fleet_.data(rank, static_cast<uint64_t>(fleet_.size()) * kLineBytes);
+      uint8_t* const source = line_of(rank, fleet_.size());
       fill(source, 100, rank, 0, round, group);
       for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-        expect(device::symm_put_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes),
-                                      source, 100, peer, group),
-               "put");
-      expect(device::symm_barrier(mine, 6, group), "barrier");
+        require_done(device::symm_put_async(mine, line_of(rank, rank), source, 100, peer, group), "put");
+      require_done(device::symm_barrier(mine, 6, group), "barrier");
       for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
         for (int32_t owner = 0; owner < fleet_.size(); ++owner) {
-          const uint8_t* const there =
-              device::symm_lsa_ptr(mine, fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), owner);
+          const uint8_t* const there = device::symm_lsa_ptr(mine, line_of(rank, peer), owner);
           if (there != nullptr) expect_bytes(there, 100, peer, 0, round, group, "at a neighbour");
         }
       }
-      expect(device::symm_barrier_arrive(mine, 6, group), "arrive");
-      expect(device::symm_barrier_wait(mine, 6, group), "wait");
+      require_done(device::symm_barrier_arrive(mine, 6, group), "arrive");
+      require_done(device::symm_barrier_wait(mine, 6, group), "wait");
     }
   });
 }
@@ -237,42 +232,41 @@ TEST_P(SymmPathTest, BarriersThatMeetTwice) {
 TEST_P(SymmPathTest, BroadcastAndCollect) {
   run([&](int32_t rank, const auto& group, uint64_t seed) {
     const SymmContext& mine = fleet_.context(rank);
-    const auto size = static_cast<uint64_t>(fleet_.size());
     for (int32_t root = 0; root < fleet_.size(); root += 2) {
       const uint64_t round = 8 * seed + static_cast<uint64_t>(root);
-      uint8_t* const place = fleet_.data(rank, static_cast<uint64_t>(root) * kLineBytes);
-      uint8_t* const source = root % 4 == 0 ? place : fleet_.data(rank, size * kLineBytes);
+      uint8_t* const place = line_of(rank, root);
+      uint8_t* const source = root % 4 == 0 ? place : line_of(rank, fleet_.size());
       if (rank == root) fill(source, 77, root, root, round, group);
-      expect(device::symm_broadcast(mine, place, source, 77, root, 3, group), "broadcast");
+      require_done(device::symm_broadcast(mine, place, source, 77, root, 3, group), "broadcast");
       expect_bytes(place, 77, root, root, round, group, "the root's");
     }
     for (uint64_t lap = 0; lap < 2; ++lap) {
       const uint64_t length = 50 + 11 * lap;
       uint8_t* const all = fleet_.data(rank);
       uint8_t* const source =
-          lap == 0 ? fleet_.data(rank, size * kLineBytes) : all + static_cast<uint64_t>(rank) * length;
-      expect(device::symm_sync(mine, 5, group), "all have looked");
+          lap == 0 ? line_of(rank, fleet_.size()) : all + static_cast<uint64_t>(rank) * length;
+      require_done(device::symm_sync(mine, 5, group), "all have looked");
       fill(source, length, rank, rank, seed + lap, group);
-      expect(device::symm_fcollect(mine, all, source, length, 4, group), "collect");
+      require_done(device::symm_fcollect(mine, all, source, length, 4, group), "collect");
       for (int32_t peer = 0; peer < fleet_.size(); ++peer)
         expect_bytes(all + static_cast<uint64_t>(peer) * length, length, peer, peer, seed + lap, group,
                      "what came");
     }
-    expect(device::symm_barrier(mine, 5, group), "all have looked");
+    require_done(device::symm_barrier(mine, 5, group), "all have looked");
   });
 }
 
 TEST_P(SymmPathTest, Get) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);
-    uint8_t *const told = fleet_.data(rank), *const got = fleet_.data(rank, kLineBytes);
+    uint8_t *const told = fleet_.data(rank), *const got = line_of(rank, 1);
     fill(told, 500, rank, rank, round, group);
-    expect(device::symm_barrier(mine, 3, group), "told");
+    require_done(device::symm_barrier(mine, 3, group), "told");
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-      expect(device::symm_get(mine, got, told, 500, peer, group), "get");
+      require_done(device::symm_get(mine, got, told, 500, peer, group), "get");
       expect_bytes(got, 500, peer, peer, round, group, "what was got");
     }
-    expect(device::symm_barrier(mine, 3, group), "all have read");
+    require_done(device::symm_barrier(mine, 3, group), "all have read");
   });
 }
 
@@ -282,23 +276,23 @@ TEST_P(SymmPathTest, SignalsAreSetAddedToAndReset) {
     const SymmContext& mine = fleet_.context(rank);
     const auto signal = static_cast<uint32_t>(20 + rank);
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-      expect(device::symm_signal(mine, signal, peer, uint64_t{1} << 40, kAdd, group), "add");
-      expect(device::symm_signal(mine, signal, peer, uint64_t(-5), kSet, group), "set");
-      expect(device::symm_signal(mine, signal, peer, 77, kIncrement, group), "increment");
-      expect(device::symm_signal(mine, signal, peer, uint64_t{3} << 33, kAdd, group), "add");
+      require_done(device::symm_signal(mine, signal, peer, uint64_t{1} << 40, kAdd, group), "add");
+      require_done(device::symm_signal(mine, signal, peer, uint64_t(-5), kSet, group), "set");
+      require_done(device::symm_signal(mine, signal, peer, 77, kIncrement, group), "increment");
+      require_done(device::symm_signal(mine, signal, peer, uint64_t{3} << 33, kAdd, group), "add");
     }
     for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-      expect(
+      require_done(
           device::symm_signal_wait_until<int64_t>(mine, static_cast<uint32_t>(20 + peer), SymmCompare::kEqual,
                                                   (int64_t{3} << 33) - 4, nullptr, group),
           "all four");
-    expect(device::symm_barrier(mine, 4, group), "nobody signals");
+    require_done(device::symm_barrier(mine, 4, group), "nobody signals");
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-      expect(device::symm_signal_reset(mine, static_cast<uint32_t>(20 + peer), group), "reset");
+      require_done(device::symm_signal_reset(mine, static_cast<uint32_t>(20 + peer), group), "reset");
       group.sync();
       require(device::symm_signal_read(mine, static_cast<uint32_t>(20 + peer)) == 0, "is 0");
     }
-    expect(device::symm_barrier(mine, 4, group), "all are reset");
+    require_done(device::symm_barrier(mine, 4, group), "all are reset");
   });
 }
 
@@ -309,15 +303,15 @@ TEST_P(SymmPathTest, SignalsOfBothPathsSumUp) {
     const SymmContext& mine = fleet_.context(rank);
     for (uint64_t i = 0; i < kTimes; ++i)
       for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-        expect(device::symm_signal(mine, 9, peer, 1 + static_cast<uint64_t>(rank), kAdd, group), "add");
+        require_done(device::symm_signal(mine, 9, peer, 1 + static_cast<uint64_t>(rank), kAdd, group), "add");
     const auto size = static_cast<uint64_t>(fleet_.size());
     const uint64_t sum = (seed + 1) * kTimes * size * (size + 1) / 2;
-    expect(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kGreaterEqual,
-                                                   static_cast<int64_t>(sum), nullptr, group),
-           "sum");
-    expect(device::symm_barrier(mine, 5, group), "barrier");
+    require_done(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kGreaterEqual,
+                                                         static_cast<int64_t>(sum), nullptr, group),
+                 "sum");
+    require_done(device::symm_barrier(mine, 5, group), "barrier");
     require(device::symm_signal_read(mine, 9) == sum, "no more than that");
-    expect(device::symm_barrier(mine, 5, group), "barrier");
+    require_done(device::symm_barrier(mine, 5, group), "barrier");
   });
 }
 
@@ -325,21 +319,19 @@ TEST_P(SymmPathTest, SignalsOfBothPathsSumUp) {
 TEST_P(SymmPathTest, QuietIsRemoteCompletion) {
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);
-    uint8_t *const source = fleet_.data(rank, 32 * kLineBytes), *const back =
-                                                                    fleet_.data(rank, 33 * kLineBytes);
-    uint8_t* const place = fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes);
+    uint8_t *const source = line_of(rank, 32), *const back = line_of(rank, 33);
+    uint8_t* const place = line_of(rank, rank);
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
       fill(source, 200, rank, peer, round, group);
-      expect(device::symm_put_async(mine, place, source, 200, peer, group), "put");
-      expect(peer % 2 == 0 ? device::symm_quiet(mine, group) : device::symm_quiet(mine, peer, group),
-             "quiet");
+      require_done(device::symm_put_async(mine, place, source, 200, peer, group), "put");
+      require_done(peer % 2 == 0 ? device::symm_quiet(mine, group) : device::symm_quiet(mine, peer, group),
+                   "quiet");
       for (uint64_t i = group.rank(); i < 200; i += group.size())
-        require(reinterpret_cast<std::atomic<uint8_t>*>(
-                    fleet_.data(peer, static_cast<uint64_t>(rank) * kLineBytes) + i)
+        require(reinterpret_cast<std::atomic<uint8_t>*>(line_of(peer, rank) + i)
                         ->load(std::memory_order_relaxed) == byte_of(rank, peer, i, round),
                 "is there");
       group.sync();
-      expect(device::symm_get(mine, back, place, 200, peer, group), "get");
+      require_done(device::symm_get(mine, back, place, 200, peer, group), "get");
       expect_bytes(back, 200, rank, peer, round, group, "got back");
     }
   });
@@ -357,17 +349,17 @@ TEST_P(SymmPathTest, FetchedNumbersAreDrawnOnce) {
     for (uint64_t i = 0; i < kTimes; ++i) {
       for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
         uint64_t before = 0;
-        expect(device::symm_add(mine, counter, 2, peer, group), "add");
-        expect(device::symm_fetch_add(mine, counter, 1, peer, &before, group), "draw");
+        require_done(device::symm_add(mine, counter, 2, peer, group), "add");
+        require_done(device::symm_fetch_add(mine, counter, 1, peer, &before, group), "draw");
         if (group.rank() != 0) continue;
         const uint64_t number = static_cast<uint64_t>(peer) * kSeeds * size * kTimes * 3 + before;
         require(number < drawn.size() && drawn[number].fetch_add(1) == 0, "once");
       }
     }
-    expect(device::symm_quiet(mine, group), "quiet");
-    expect(device::symm_barrier(mine, 7, group), "all have drawn");
+    require_done(device::symm_quiet(mine, group), "quiet");
+    require_done(device::symm_barrier(mine, 7, group), "all have drawn");
     require(std::atomic_ref(*counter).load() == (seed + 1) * size * kTimes * 3, "the sum");
-    expect(device::symm_barrier(mine, 7, group), "all have looked");
+    require_done(device::symm_barrier(mine, 7, group), "all have looked");
   });
 }
 
@@ -379,24 +371,21 @@ TEST_P(SymmPathTest, WordsAreSignals) {
     uint64_t* const words = fleet_.data<uint64_t>(rank, 41 * kLineBytes);
     const auto wanted = static_cast<int64_t>(round + 1);
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-      uint8_t* const source = fleet_.data(rank, static_cast<uint64_t>(fleet_.size() + peer) * kLineBytes);
+      uint8_t* const source = line_of(rank, fleet_.size() + peer);
       fill(source, 333, rank, peer, round, group);
-      expect(device::symm_put_async(mine, fleet_.data(rank, static_cast<uint64_t>(rank) * kLineBytes), source,
-                                    333, peer, group),
-             "put");
-      expect(device::symm_put_value(mine, words + rank, round + 1, peer, group), "tell");
+      require_done(device::symm_put_async(mine, line_of(rank, rank), source, 333, peer, group), "put");
+      require_done(device::symm_put_value(mine, words + rank, round + 1, peer, group), "tell");
     }
     uint32_t which = size;
-    expect(
+    require_done(
         device::symm_wait_until_any(mine, words, size, SymmCompare::kEqual, wanted, nullptr, &which, group),
         "any");
     expect_bytes(fleet_.data(rank, which * kLineBytes), 333, static_cast<int32_t>(which), rank, round, group,
                  "its data");
-    expect(device::symm_wait_until_all(mine, words, size, SymmCompare::kEqual, wanted, group), "all");
+    require_done(device::symm_wait_until_all(mine, words, size, SymmCompare::kEqual, wanted, group), "all");
     for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-      expect_bytes(fleet_.data(rank, static_cast<uint64_t>(peer) * kLineBytes), 333, peer, rank, round, group,
-                   "what came");
-    expect(device::symm_barrier(mine, 8, group), "all have read");
+      expect_bytes(line_of(rank, peer), 333, peer, rank, round, group, "what came");
+    require_done(device::symm_barrier(mine, 8, group), "all have read");
   });
 }
 
@@ -405,27 +394,28 @@ TEST_P(SymmPathTest, GetsWithoutAWaitAndRows) {
   constexpr uint64_t kRows = 9, kStride = 112;
   run([&](int32_t rank, const auto& group, uint64_t round) {
     const SymmContext& mine = fleet_.context(rank);
-    uint8_t *const told = fleet_.data(rank, 42 * kLineBytes), *const got = fleet_.data(rank, 50 * kLineBytes);
+    uint8_t *const told = line_of(rank, 42), *const got = line_of(rank, 50);
     fill(told, 500, rank, rank, round, group);
-    expect(device::symm_barrier(mine, 9, group), "told");
+    require_done(device::symm_barrier(mine, 9, group), "told");
     std::vector<device::SymmRequest> asked(static_cast<size_t>(fleet_.size()));
     for (int32_t peer = 0; peer < fleet_.size(); ++peer)
-      expect(device::symm_get_async(mine, got + static_cast<uint64_t>(peer) * kLineBytes, told, 500, peer,
-                                    &asked[static_cast<size_t>(peer)], group, device::SymmQueue{3}),
-             "ask");
+      require_done(
+          device::symm_get_async(mine, got + static_cast<uint64_t>(peer) * kLineBytes, told, 500, peer,
+                                 &asked[static_cast<size_t>(peer)], group, device::SymmQueue{3}),
+          "ask");
     for (int32_t peer = fleet_.size() - 1; peer >= 0; --peer) {
-      expect(device::symm_request_wait(mine, asked[static_cast<size_t>(peer)], group), "wait");
+      require_done(device::symm_request_wait(mine, asked[static_cast<size_t>(peer)], group), "wait");
       expect_bytes(got + static_cast<uint64_t>(peer) * kLineBytes, 500, peer, peer, round, group,
                    "what was got");
     }
-    uint8_t* const rows = fleet_.data(rank, (60 + static_cast<uint64_t>(rank)) * kLineBytes);
+    uint8_t* const rows = line_of(rank, 60 + rank);
     for (int32_t peer = 0; peer < fleet_.size(); ++peer) {
-      expect(device::symm_put_rows(mine, rows, kStride, told, 40, 40, kRows, peer, group), "put");
-      expect(device::symm_quiet(mine, peer, group), "quiet");
-      expect(device::symm_get_rows(mine, got, 40, rows, kStride, 40, kRows, peer, group), "get");
+      require_done(device::symm_put_rows(mine, rows, kStride, told, 40, 40, kRows, peer, group), "put");
+      require_done(device::symm_quiet(mine, peer, group), "quiet");
+      require_done(device::symm_get_rows(mine, got, 40, rows, kStride, 40, kRows, peer, group), "get");
       expect_bytes(got, 40 * kRows, rank, rank, round, group, "there and back");
     }
-    expect(device::symm_barrier(mine, 9, group), "all have read");
+    require_done(device::symm_barrier(mine, 9, group), "all have read");
   });
 }
 

@@ -33,6 +33,7 @@ namespace {
 using device::Order;
 using device::Scope;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 // Two domains of two ranks each.
@@ -134,11 +135,11 @@ void tell_neighbours(StubFleet& fleet, int32_t rank, uint64_t rounds) {
   for (uint64_t round = 1; round <= rounds; ++round) {
     const device::BlockGroup block;
     if (block.elect()) device::store<Order::kWeak, Scope::kThreads>(saying, round);
-    require(device::symm_put_async(context, told, saying, 8, far, block) == SymmStatus::kDone, "put");
-    require(device::symm_barrier(context, barrier, block) == SymmStatus::kDone, "first");
+    require_done(device::symm_put_async(context, told, saying, 8, far, block), "put");
+    require_done(device::symm_barrier(context, barrier, block), "first");
     require(look(device::symm_lsa_ptr(context, told, neighbour)) == round, "the neighbour was told");
-    require(device::symm_barrier_arrive(context, barrier, block) == SymmStatus::kDone, "arrive");
-    require(device::symm_barrier_wait(context, barrier, block) == SymmStatus::kDone, "wait");
+    require_done(device::symm_barrier_arrive(context, barrier, block), "arrive");
+    require_done(device::symm_barrier_wait(context, barrier, block), "wait");
   }
 }
 
@@ -160,7 +161,7 @@ TEST(SymmBackend, NobodyCountsForTwo) {
       world.add_grid(static_cast<uint32_t>(rank), 1, 1, [&fleet, rank] {
         const LateSymmContext context{fleet.context(rank), fleet.data<uint64_t>(rank)};
         for (uint64_t round = 1; round <= 8; ++round) {
-          require(device::symm_barrier(context, 0, device::ThreadGroup{}) == SymmStatus::kDone, "barrier");
+          require_done(device::symm_barrier(context, 0, device::ThreadGroup{}), "barrier");
           for (int32_t peer = 0; peer < kAlone; ++peer)
             require(peer == rank || device::load_relaxed<Scope::kSystem>(context.settled + peer) >= round,
                     "what the peer had put is here");
@@ -175,40 +176,38 @@ TEST(SymmBackend, NobodyCountsForTwo) {
 TEST(SymmBackend, UpdatesWordsAndCopiesRows) {
   StubFleet fleet;
   EXPECT_EQ(
-      run_on_all(5, 1,
-                 [&](int32_t rank) {
-                   const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
-                       static_cast<const SymmContext&>(fleet.context(rank)));
-                   const device::BlockGroup block;
-                   uint64_t* const words = fleet.data<uint64_t>(rank);
-                   const int32_t far = (rank + kDomain) % kRanks;
-                   uint64_t before = 9;
-                   bool is_right =
-                       device::symm_fetch_add(mine, words, 1, 3, &before, block) == SymmStatus::kDone &&
-                       before < kRanks;
-                   is_right &= device::symm_add(mine, words + 1, 5, far, block) == SymmStatus::kDone;
-                   is_right &= device::symm_compare_swap(mine, words + 2, 0, 7, far, &before, block) ==
-                                   SymmStatus::kDone &&
-                               before == 0;
-                   is_right &= device::symm_put_value(mine, words + 3, 8, far, block) == SymmStatus::kDone;
-                   is_right &= device::symm_put_rows(mine, words + 64, 32, words + 32, 8, 8, 4, far, block) ==
-                               SymmStatus::kDone;
-                   require(is_right, "asked");
-                   require(device::symm_wait_until_all(mine, words + 1, 3, SymmCompare::kGreater, 4, block) ==
-                               SymmStatus::kDone,
-                           "written");
-                   device::SymmRequest asked;
-                   require(device::symm_get_async(mine, words + 128, words + 1, 24, far, &asked, block) ==
-                                   SymmStatus::kDone &&
-                               device::symm_request_test(mine, asked) &&
-                               device::symm_request_wait(mine, asked, block) == SymmStatus::kDone,
-                           "get");
-                   require(look(words + 130) == 8 || look(words + 130) == 0, "got");
-                   require(device::symm_get_rows(mine, words + 160, 8, words + 64, 32, 8, 4, far, block) ==
-                               SymmStatus::kDone,
-                           "rows");
-                   require(device::symm_quiet(mine, far, block) == SymmStatus::kDone, "quiet");
-                 }),
+      run_on_all(
+          5, 1,
+          [&](int32_t rank) {
+            const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
+                static_cast<const SymmContext&>(fleet.context(rank)));
+            const device::BlockGroup block;
+            uint64_t* const words = fleet.data<uint64_t>(rank);
+            const int32_t far = (rank + kDomain) % kRanks;
+            uint64_t before = 9;
+            bool is_right = device::symm_fetch_add(mine, words, 1, 3, &before, block) == SymmStatus::kDone &&
+                            before < kRanks;
+            is_right &= device::symm_add(mine, words + 1, 5, far, block) == SymmStatus::kDone;
+            is_right &=
+                device::symm_compare_swap(mine, words + 2, 0, 7, far, &before, block) == SymmStatus::kDone &&
+                before == 0;
+            is_right &= device::symm_put_value(mine, words + 3, 8, far, block) == SymmStatus::kDone;
+            is_right &= device::symm_put_rows(mine, words + 64, 32, words + 32, 8, 8, 4, far, block) ==
+                        SymmStatus::kDone;
+            require(is_right, "asked");
+            require_done(device::symm_wait_until_all(mine, words + 1, 3, SymmCompare::kGreater, 4, block),
+                         "written");
+            device::SymmRequest asked;
+            require(device::symm_get_async(mine, words + 128, words + 1, 24, far, &asked, block) ==
+                            SymmStatus::kDone &&
+                        device::symm_request_test(mine, asked) &&
+                        device::symm_request_wait(mine, asked, block) == SymmStatus::kDone,
+                    "get");
+            require(look(words + 130) == 8 || look(words + 130) == 0, "got");
+            require_done(device::symm_get_rows(mine, words + 160, 8, words + 64, 32, 8, 4, far, block),
+                         "rows");
+            require_done(device::symm_quiet(mine, far, block), "quiet");
+          }),
       "");
   EXPECT_EQ(*fleet.data<uint64_t>(3), uint64_t{kRanks});
 }
@@ -228,13 +227,12 @@ TEST(SymmBackend, PutsPiecesOneByOneBeforeTheirSignal) {
                          const SymmPiece pieces[] = {{words + 64, words + 34, 24},
                                                      {words + 67, words + 32, 0},
                                                      {words + 68, words + 32, 16}};
-                         require(device::symm_put_pieces_signal(mine, pieces, 3, far, 9, 2,
-                                                                SymmSignalOperation::kAdd,
-                                                                block) == SymmStatus::kDone,
-                                 "pieces");
-                         require(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kEqual, 2,
-                                                                         nullptr, block) == SymmStatus::kDone,
-                                 "signal");
+                         require_done(device::symm_put_pieces_signal(mine, pieces, 3, far, 9, 2,
+                                                                     SymmSignalOperation::kAdd, block),
+                                      "pieces");
+                         require_done(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kEqual, 2,
+                                                                              nullptr, block),
+                                      "signal");
                          const auto first = static_cast<uint64_t>(100 * ((rank + kRanks - kDomain) % kRanks));
                          for (const auto& [at, wanted] : {std::pair{64, first + 3},
                                                           {66, first + 5},

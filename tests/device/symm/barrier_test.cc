@@ -24,11 +24,11 @@ void meet(Fleet& fleet, int32_t rank, uint32_t barrier, const Group& group, uint
          peer += static_cast<int32_t>(group.size()))
       device::store<device::Order::kWeak, device::Scope::kThreads>(
           device::symm_lsa_ptr(context, told, peer) + rank, round);
-    emulator::require(device::symm_barrier(context, barrier, group) == SymmStatus::kDone, "first");
+    emulator::require_done(device::symm_barrier(context, barrier, group), "first");
     for (int32_t peer = 0; peer < fleet.size(); ++peer)
       emulator::require(device::load<device::Order::kWeak, device::Scope::kThreads>(told + peer) == round,
                         "all have told their round");
-    emulator::require(device::symm_barrier(context, barrier, group) == SymmStatus::kDone, "second");
+    emulator::require_done(device::symm_barrier(context, barrier, group), "second");
   }
 }
 
@@ -94,10 +94,10 @@ TEST(SymmBarrier, KernelsWithAWorkspaceEachDoNotMeet) {
             if (device::thread_index() == 0)
               device::store<device::Order::kWeak, device::Scope::kThreads>(
                   device::symm_lsa_ptr(mine.context, told, 1 - rank), round);
-            emulator::require(device::symm_barrier(mine.context, number) == SymmStatus::kDone, "first");
+            emulator::require_done(device::symm_barrier(mine.context, number), "first");
             emulator::require(device::load<device::Order::kWeak, device::Scope::kThreads>(told) == round,
                               "told");
-            emulator::require(device::symm_barrier(mine.context, number) == SymmStatus::kDone, "second");
+            emulator::require_done(device::symm_barrier(mine.context, number), "second");
           }
           if (stream == 0 && device::thread_index() == 0)
             device::reduce_add<device::Order::kRelaxed, device::Scope::kSystem>(&arrived[rank], 1);
@@ -149,8 +149,8 @@ TEST(SymmBarrier, HalvesLeaveRoomForWork) {
       uint64_t* const told = fleet.data<uint64_t>(rank);
       if (group.elect())
         device::store_relaxed<device::Scope::kSystem>(device::symm_lsa_ptr(context, told, 1 - rank), 77);
-      emulator::require(device::symm_lsa_barrier_arrive(context, 5, group) == SymmStatus::kDone, "arrive");
-      emulator::require(device::symm_lsa_barrier_wait(context, 5, group) == SymmStatus::kDone, "wait");
+      emulator::require_done(device::symm_lsa_barrier_arrive(context, 5, group), "arrive");
+      emulator::require_done(device::symm_lsa_barrier_wait(context, 5, group), "wait");
       emulator::require(device::load_relaxed<device::Scope::kSystem>(told) == 77, "told");
     });
   }

@@ -11,6 +11,7 @@ namespace verbena::device_test {
 namespace {
 
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 struct Failure {
@@ -56,9 +57,8 @@ TEST(SymmFailure, EveryWaitOfTheTeamEndsAfterwards) {
     require(device::symm_signal_wait_until<int64_t>(mine, 0, SymmCompare::kEqual, 1, nullptr, block) ==
                 SymmStatus::kTimedOut,
             "signal");
-    require(device::symm_signal_wait_until<int64_t>(mine, 0, SymmCompare::kEqual, 0, nullptr, block) ==
-                SymmStatus::kDone,
-            "what is there is there");
+    require_done(device::symm_signal_wait_until<int64_t>(mine, 0, SymmCompare::kEqual, 0, nullptr, block),
+                 "what is there is there");
   });
   EXPECT_EQ(world.run(), "");
   EXPECT_EQ(*fleet.context(1).failure, 1U) << "the first stays";
@@ -98,9 +98,9 @@ TEST(SymmFailure, AskingTheProxyIsToldToo) {
     context.timeout_ns = 20'000;
     emulator::run_kernel(0, 1, 1, [&] {
       auto* const data = proxy.data();
-      require(device::symm_put_async(context, data, data, 8, 1) == SymmStatus::kDone, "one of two");
+      require_done(device::symm_put_async(context, data, data, 8, 1), "one of two");
       if (is_full) {
-        require(device::symm_put_async(context, data, data, 8, 1) == SymmStatus::kDone, "two of two");
+        require_done(device::symm_put_async(context, data, data, 8, 1), "two of two");
         require(device::symm_put_async(context, data, data, 8, 1) == SymmStatus::kTimedOut, "no room");
       } else {
         require(device::symm_quiet(context) == SymmStatus::kTimedOut, "not complete");

@@ -22,15 +22,12 @@ using device::Order;
 using device::Packet;
 using device::Scope;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 constexpr uint64_t kBlocks = 2, kSlotBytes = 1024;
 constexpr uint64_t kOutputBytes = 512;  // of a rank, in the test's memory
 constexpr uint64_t kTimeout_ns = 50'000'000;
-
-void expect_done(SymmStatus status, const char* call) {
-  require(status == SymmStatus::kDone, call);
-}
 
 // Ranks with a workspace each, and a source and a destination of their own outside of the heap.
 class Ranks {
@@ -105,23 +102,23 @@ std::string exchange_calls(int32_t count, uint64_t seed, uint32_t threads, uint6
   Ranks ranks(count);
   return ranks.run(seed, threads, [&](const SymmWorkspace<>& mine, int32_t rank) {
     LowLatency<> exchange(mine, 1);
-    expect_done(exchange.begin(), "begin");
+    require_done(exchange.begin(), "begin");
     const uint64_t most = std::min(exchange.capacity_bytes(), kOutputBytes - 8);
     for (uint64_t call = 1;; ++call) {
       const uint64_t length_bytes = length_of(call, most);
       char* const source = ranks.input(rank) + call % 3;
       write_bytes(source, length_bytes, [&](uint64_t i) { return nasty_byte(call, rank, i); });
-      expect_done(exchange.broadcast(source, length_bytes), "broadcast");
+      require_done(exchange.broadcast(source, length_bytes), "broadcast");
       dawdle(call, rank);
       for (int32_t step = 1; step < count; ++step) {
         const int32_t peer = (rank + step) % count;
-        expect_done(exchange.receive(peer, ranks.output(rank) + call % 5, length_bytes), "receive");
+        require_done(exchange.receive(peer, ranks.output(rank) + call % 5, length_bytes), "receive");
         expect_bytes(ranks.output(rank) + call % 5, length_bytes,
                      [&](uint64_t i) { return nasty_byte(call, peer, i); });
       }
       require(exchange.epoch() == call, "the call's number");
-      if (call == calls) return expect_done(exchange.finish(), "finish");
-      expect_done(exchange.turn(), "turn");
+      if (call == calls) return require_done(exchange.finish(), "finish");
+      require_done(exchange.turn(), "turn");
     }
   });
 }
@@ -147,14 +144,14 @@ TEST(LowLatency, SumsFromLaunchToLaunch) {
       const std::string result = ranks.run(launch, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
         LowLatency<> exchange(mine, 0);
         const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
-        expect_done(exchange.begin(), "begin");
-        expect_done(exchange.broadcast(input, 4 * numbers), "broadcast");
+        require_done(exchange.begin(), "begin");
+        require_done(exchange.broadcast(input, 4 * numbers), "broadcast");
         auto* const output = reinterpret_cast<float*>(ranks.output(rank));
         // The team's size at compile time, and not.
-        expect_done(count == 3 && launch % 2 == 0 ? exchange.receive_reduce<3>(input, output, numbers)
-                                                  : exchange.receive_reduce(input, output, numbers),
-                    "sum");
-        expect_done(exchange.finish(), "finish");
+        require_done(count == 3 && launch % 2 == 0 ? exchange.receive_reduce<3>(input, output, numbers)
+                                                   : exchange.receive_reduce(input, output, numbers),
+                     "sum");
+        require_done(exchange.finish(), "finish");
       });
       ASSERT_EQ(result, "");
       for (int32_t rank = 0; rank < count; ++rank) {
@@ -182,10 +179,10 @@ TEST(LowLatency, NumbersOfFewBitsAreRoundedOnce) {
                       [&](const SymmWorkspace<>& mine, int32_t rank) {
                         LowLatency<> exchange(mine, 1);
                         auto* const numbers = reinterpret_cast<device::Bfloat16*>(ranks.input(rank));
-                        expect_done(exchange.begin(), "begin");
-                        expect_done(exchange.broadcast(numbers, 2 * kElements), "broadcast");
-                        expect_done(exchange.receive_reduce(numbers, numbers, kElements), "sum");
-                        expect_done(exchange.finish(), "finish");
+                        require_done(exchange.begin(), "begin");
+                        require_done(exchange.broadcast(numbers, 2 * kElements), "broadcast");
+                        require_done(exchange.receive_reduce(numbers, numbers, kElements), "sum");
+                        require_done(exchange.finish(), "finish");
                       }),
             "");
   for (int32_t rank = 0; rank < 3; ++rank)
@@ -200,25 +197,25 @@ TEST(LowLatency, WhereNotEverybodyHearsFromEverybody) {
     EXPECT_EQ(ranks.run(seed, 32,
                         [&](const SymmWorkspace<>& mine, int32_t rank) {
                           LowLatency<> exchange(mine, 0);
-                          expect_done(exchange.begin(), "begin");
+                          require_done(exchange.begin(), "begin");
                           for (uint64_t call = 1; call <= 6; ++call) {
                             write_bytes(ranks.input(rank), 100,
                                         [&](uint64_t i) { return nasty_byte(call, rank, i); });
                             const bool is_ring = call % 3 == 0;
                             const int32_t before = is_ring ? (rank + 2) % 3 : 1;
                             if (is_ring) {
-                              expect_done(exchange.send((rank + 1) % 3, ranks.input(rank), 100), "send");
+                              require_done(exchange.send((rank + 1) % 3, ranks.input(rank), 100), "send");
                             } else if (rank == 1) {
-                              expect_done(exchange.broadcast(ranks.input(rank), 100), "broadcast");
+                              require_done(exchange.broadcast(ranks.input(rank), 100), "broadcast");
                             }
                             if (before != rank) {
-                              expect_done(exchange.receive(before, ranks.output(rank), 100), "receive");
+                              require_done(exchange.receive(before, ranks.output(rank), 100), "receive");
                               expect_bytes(ranks.output(rank), 100,
                                            [&](uint64_t i) { return nasty_byte(call, before, i); });
                             }
-                            expect_done(call == 6 ? exchange.finish({}, Heard::kSome)
-                                                  : exchange.turn({}, Heard::kSome),
-                                        "turn");
+                            require_done(call == 6 ? exchange.finish({}, Heard::kSome)
+                                                   : exchange.turn({}, Heard::kSome),
+                                         "turn");
                           }
                         }),
               "");
@@ -240,9 +237,9 @@ TEST(LowLatency, ANoteComesBehindItsPacket) {
   EXPECT_EQ(ranks.run(1, 32,
                       [&](const SymmWorkspace<>& mine, int32_t rank) {
                         LowLatency<> exchange(mine, 0);
-                        expect_done(exchange.begin(), "begin");
+                        require_done(exchange.begin(), "begin");
                         if (rank == 0)
-                          return expect_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
+                          return require_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
                         if (device::thread_index() != 0) return;
                         char* const there = exchange.find_slot_at(0);
                         Packet::send_plain(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
@@ -259,10 +256,10 @@ TEST(LowLatency, EndsWithoutAPacketAndSaysWhose) {
   EXPECT_EQ(ranks.run(1, 32,
                       [&](const SymmWorkspace<>& mine, int32_t rank) {
                         LowLatency<> exchange(mine, 1);
-                        expect_done(exchange.begin(), "begin");
+                        require_done(exchange.begin(), "begin");
                         const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
                         if (rank == 2) return;
-                        expect_done(exchange.broadcast(input, 64), "broadcast");
+                        require_done(exchange.broadcast(input, 64), "broadcast");
                         require(exchange.receive_reduce(input, reinterpret_cast<float*>(ranks.output(rank)),
                                                         16) == SymmStatus::kTimedOut,
                                 "sum");
@@ -291,7 +288,7 @@ TEST(LowLatency, RefusesWhatItCannot) {
                   far.context.has_remote = 1;
                   LowLatency<> unreached(far, 0);
                   require(unreached.begin() == SymmStatus::kUnreachable, "far");
-                  expect_done(exchange.begin(), "begin");
+                  require_done(exchange.begin(), "begin");
                   char* const data = ranks.input(rank);
                   const uint64_t most = exchange.capacity_bytes();
                   require(exchange.send(rank, data, 8) == SymmStatus::kInvalid, "to oneself");

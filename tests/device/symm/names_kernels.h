@@ -17,6 +17,7 @@
 namespace verbena::device_test {
 
 using emulator::require;
+using emulator::require_done;
 
 // What the host writes before a launch; all threads of a block, first.
 template <typename Ranks, typename IsInReach>
@@ -86,7 +87,7 @@ void every_scope(Ranks& fleet, int32_t rank) {
   device::sync_block();
   nvshmemx_putmem_signal_block(mine + 4096 + 2 * kBytes, mine + 2 * kBytes, kBytes,
                                fleet.template data<uint64_t>(rank, 8192), 5, NVSHMEM_SIGNAL_SET, next);
-  require(nvshmemx_barrier_all_block() == SymmStatus::kDone, "barrier");
+  require_done(nvshmemx_barrier_all_block(), "barrier");
   for (uint32_t i = me; i < 3 * kBytes; i += 64)
     require(mine[4096 + i] == static_cast<uint8_t>(17 * before + static_cast<int>(i)), "what was put");
   require(nvshmem_signal_fetch(fleet.template data<uint64_t>(rank, 8192)) == 5, "the signal");
@@ -99,7 +100,7 @@ void every_scope(Ranks& fleet, int32_t rank) {
   nvshmemx_getmem_block(mine + 16384, mine, 2 * kBytes, before);
   for (uint32_t i = me; i < 2 * kBytes; i += 64)
     require(mine[16384 + i] == static_cast<uint8_t>(17 * before + static_cast<int>(i)), "got");
-  require(nvshmemx_sync_all_block() == SymmStatus::kDone, "sync");
+  require_done(nvshmemx_sync_all_block(), "sync");
   if (me == 0) {
     nvshmem_fence();
     require(nvshmem_barrier_all() == SymmStatus::kDone && nvshmem_sync_all() == SymmStatus::kDone,
@@ -118,11 +119,10 @@ void broadcast_and_collect(Ranks& fleet, int32_t rank) {
   const uint32_t me = device::thread_index();
   const int root = fleet.size() - 1;
   if (me < 10) numbers[me] = 100 * rank + static_cast<int32_t>(me);
-  require(nvshmemx_broadcast_block(NVSHMEM_TEAM_WORLD, numbers + 64, numbers, 10, root) == SymmStatus::kDone,
-          "broadcast");
+  require_done(nvshmemx_broadcast_block(NVSHMEM_TEAM_WORLD, numbers + 64, numbers, 10, root), "broadcast");
   if (me < 10) require(numbers[64 + me] == 100 * root + static_cast<int32_t>(me), "the root's");
   const nvshmem_team_t team = &fleet.context(rank);
-  require(nvshmemx_fcollectmem_block(team, numbers + 128, numbers, 40) == SymmStatus::kDone, "collect");
+  require_done(nvshmemx_fcollectmem_block(team, numbers + 128, numbers, 40), "collect");
   for (uint32_t i = me; i < 10 * static_cast<uint32_t>(fleet.size()); i += 64)
     require(numbers[128 + i] == 100 * static_cast<int32_t>(i / 10) + static_cast<int32_t>(i % 10), "all");
   require(nvshmem_team_my_pe(team) == rank && nvshmem_team_n_pes(NVSHMEM_TEAM_WORLD) == fleet.size(),
@@ -137,7 +137,7 @@ void store_a_value(Ranks& fleet, int32_t rank, const IsInReach& is_in_reach) {
   require(nvshmem_int_p(word, 9 + rank, next) ==
               (is_in_reach(next) ? SymmStatus::kDone : SymmStatus::kUnreachable),
           "a value");
-  require(nvshmem_barrier_all() == SymmStatus::kDone, "barrier");
+  require_done(nvshmem_barrier_all(), "barrier");
   require(*word == (is_in_reach(before) ? 9 + before : 0), "what came");
 }
 

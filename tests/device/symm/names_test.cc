@@ -53,7 +53,7 @@ TEST_P(SymmNamesTest, ASourceIsTheWholeGroups) {
     const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
     for (uint32_t i = 4 * me; i < 4 * me + 4; ++i) mine[i] = static_cast<uint32_t>(1000 * rank) + i;
     nvshmemx_putmem_block(mine + 1024, mine, 1024, next);
-    require(nvshmemx_barrier_all_block() == SymmStatus::kDone, "barrier");
+    require_done(nvshmemx_barrier_all_block(), "barrier");
     for (uint32_t i = me; i < 256; i += 64)
       require(mine[1024 + i] == static_cast<uint32_t>(1000 * before) + i, "what was put");
   });
@@ -65,7 +65,7 @@ TEST_P(SymmNamesTest, AWordIsAskedForAgainAndAgain) {
     int* const word = fleet_.data<int>(rank);
     auto* const signal = fleet_.data<uint64_t>(rank, 64);
     uint32_t* const data = fleet_.data<uint32_t>(rank, 128);
-    require(nvshmem_int_p(word, 9, next) == SymmStatus::kDone, "a value");
+    require_done(nvshmem_int_p(word, 9, next), "a value");
     require(tl::wait_eq(word, 9) == device::WaitResult::kReached, "what came");
     data[0] = static_cast<uint32_t>(70 + rank);
     nvshmem_putmem(data + 1, data, 4, next);
@@ -123,9 +123,9 @@ TEST(SymmNames, AFenceWaitsForPutsByNics) {
     world.add_grid(0, 1, 1, [&] {
       std::fill_n(tl::detail::find_table(), tl::kTilescaleTableWords, 0);
       tl::detail::find_table()[tl::kTilescaleTableWords - 1] = reinterpret_cast<uint64_t>(&proxy.context());
-      require(nvshmem_putmem_nbi(proxy.data(), proxy.data(64), 8, 1) == SymmStatus::kDone, "data");
-      require(nvshmem_fence() == SymmStatus::kDone, "fence");
-      require(nvshmem_putmem_nbi(proxy.data(8), proxy.data(72), 8, 1) == SymmStatus::kDone, "flag");
+      require_done(nvshmem_putmem_nbi(proxy.data(), proxy.data(64), 8, 1), "data");
+      require_done(nvshmem_fence(), "fence");
+      require_done(nvshmem_putmem_nbi(proxy.data(8), proxy.data(72), 8, 1), "flag");
     });
     world.add_host([&] {
       while (!proxy.take(0)) emulator::yield();

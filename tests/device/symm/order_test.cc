@@ -15,6 +15,7 @@ using device::BlockGroup;
 using device::Order;
 using device::Scope;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 constexpr auto kSet = SymmSignalOperation::kSet, kAdd = SymmSignalOperation::kAdd;
@@ -51,9 +52,9 @@ class SymmOrderTest : public testing::TestWithParam<uint64_t> {
     EXPECT_EQ(world.run(), "");
   }
   static void wait(const SymmContext& mine) {
-    require(device::symm_signal_wait_until<int64_t>(mine, 3, SymmCompare::kEqual, 5, nullptr, BlockGroup{}) ==
-                SymmStatus::kDone,
-            "wait");
+    require_done(
+        device::symm_signal_wait_until<int64_t>(mine, 3, SymmCompare::kEqual, 5, nullptr, BlockGroup{}),
+        "wait");
   }
   // The flag is at rank 1, behind the data.
   static uint64_t* flag(Fleet& fleet, int32_t rank) { return fleet.data<uint64_t>(rank, 8192); }
@@ -72,7 +73,7 @@ TEST_P(SymmOrderTest, ASignalIsBehindWhatTheBlockDid) {
   for (const auto operation : {kSet, kAdd}) {
     pass_on(
         [&](Fleet&, const SymmContext& mine) {
-          require(device::symm_signal(mine, 3, 1, 5, operation, BlockGroup{}) == SymmStatus::kDone, "signal");
+          require_done(device::symm_signal(mine, 3, 1, 5, operation, BlockGroup{}), "signal");
         },
         [](Fleet&, const SymmContext& mine) { wait(mine); });
   }
@@ -151,7 +152,7 @@ TEST_P(SymmOrderTest, WhatWasGotIsThereForAllThreads) {
     std::vector<uint64_t> got(kThreads * kRows);
     for (size_t i = 0; i < got.size(); ++i) fleet.data<uint64_t>(1)[i] = i + 1;
     emulator::run_kernel(GetParam(), 1, kThreads, [&] {
-      require(way(fleet.context(0), got.data(), fleet.data<uint64_t>(0)) == SymmStatus::kDone, "get");
+      require_done(way(fleet.context(0), got.data(), fleet.data<uint64_t>(0)), "get");
       for (uint64_t i = kThreads - 1 - device::thread_index(); i < got.size(); i += kThreads)
         require(read(got.data() + i) == i + 1, "what was got");
     });
@@ -166,9 +167,9 @@ TEST_P(SymmOrderTest, TheSourceOfRowsIsAllThreadsAgain) {
   Fleet fleet(2);
   std::vector<uint64_t> source(kThreads * kRows, 7);
   emulator::run_kernel(GetParam(), 1, kThreads, [&] {
-    require(device::symm_put_rows(fleet.context(0), fleet.data(0), kRowBytes, source.data(), kRowBytes,
-                                  kRowBytes, kRows, 1, BlockGroup{}) == SymmStatus::kDone,
-            "put");
+    require_done(device::symm_put_rows(fleet.context(0), fleet.data(0), kRowBytes, source.data(), kRowBytes,
+                                       kRowBytes, kRows, 1, BlockGroup{}),
+                 "put");
     for (uint64_t i = kThreads - 1 - device::thread_index(); i < source.size(); i += kThreads)
       write(source.data() + i, 9);
   });
@@ -182,7 +183,7 @@ TEST_P(SymmOrderTest, AResetIsBehindWhatTheBlockDid) {
   emulator::run_kernel(GetParam(), 1, kThreads, [&] {
     const SymmContext& mine = fleet.context(0);
     require(device::symm_signal_read(mine, 9) == 42, "not yet");
-    require(device::symm_signal_reset(mine, 9, BlockGroup{}) == SymmStatus::kDone, "reset");
+    require_done(device::symm_signal_reset(mine, 9, BlockGroup{}), "reset");
   });
   EXPECT_EQ(fleet.context(0).signals[9], 0U);
 }
@@ -197,7 +198,7 @@ TEST_P(SymmOrderTest, WhatANicWroteIsThereBehindItsWords) {
     const uint64_t me = device::thread_index();
     wait(context);
     require(read(data + (me + 17) % kThreads) == 7, "behind a signal");
-    require(device::symm_barrier(context, 2) == SymmStatus::kDone, "barrier");
+    require_done(device::symm_barrier(context, 2), "barrier");
     require(read(data + kThreads + (me + 17) % kThreads) == 8, "behind a barrier");
   });
   world.add_host([&] {
@@ -217,9 +218,7 @@ TEST_P(SymmOrderTest, TheBlockWaitsForAllOfItsThreadsPuts) {
     World world(GetParam());
     world.add_grid(0, 1, kThreads, [&] {
       const uint64_t at = 16 * device::thread_index();
-      require(
-          device::symm_put_async(proxy.context(), proxy.data(at), proxy.data(at), 8, 1) == SymmStatus::kDone,
-          "put");
+      require_done(device::symm_put_async(proxy.context(), proxy.data(at), proxy.data(at), 8, 1), "put");
       const BlockGroup block;
       require((flushes ? device::symm_flush(proxy.context(), block)
                        : device::symm_quiet(proxy.context(), block)) == SymmStatus::kDone,

@@ -18,6 +18,7 @@ namespace {
 using device::BlockGroup;
 using device::TraceEvent;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 class Ring {
@@ -53,30 +54,26 @@ TEST(SymmProbe, CountsAndNotesCalls) {
     device::symm_get(mine, data + 512, data, 30, 1, block);
     device::SymmRequest request;
     device::symm_get_async(mine, data + 512, data, 20, 1, &request, block);
-    require(device::symm_request_wait(mine, request, block) == SymmStatus::kDone, "request");
+    require_done(device::symm_request_wait(mine, request, block), "request");
     device::symm_signal(mine, 5, 1, 9, SymmSignalOperation::kSet, block);
     device::symm_put_value(mine, words, 4, 1, block);
     device::symm_add(mine, words, 4, 1, block);
     uint64_t before = 0;
     require(device::symm_fetch_add(mine, words, 4, 1, &before, block) == SymmStatus::kDone && before == 8,
             "before");
-    require(device::symm_compare_swap(mine, words, 12, 1, 1, &before, block) == SymmStatus::kDone, "swap");
-    require(device::symm_signal_wait_until<int64_t>(mine, 2, SymmCompare::kEqual, 1, nullptr, block) ==
-                SymmStatus::kDone,
-            "signal");
-    require(device::symm_barrier(mine, 3, block) == SymmStatus::kDone, "barrier");
-    require(device::symm_wait_until<int64_t>(mine, words + 1, SymmCompare::kEqual, 0, nullptr, block) ==
-                SymmStatus::kDone,
-            "word");
-    require(
-        device::symm_wait_until_all(mine, words + 1, 2, SymmCompare::kEqual, 0, block) == SymmStatus::kDone,
-        "all");
+    require_done(device::symm_compare_swap(mine, words, 12, 1, 1, &before, block), "swap");
+    require_done(device::symm_signal_wait_until<int64_t>(mine, 2, SymmCompare::kEqual, 1, nullptr, block),
+                 "signal");
+    require_done(device::symm_barrier(mine, 3, block), "barrier");
+    require_done(device::symm_wait_until<int64_t>(mine, words + 1, SymmCompare::kEqual, 0, nullptr, block),
+                 "word");
+    require_done(device::symm_wait_until_all(mine, words + 1, 2, SymmCompare::kEqual, 0, block), "all");
     uint32_t which = 0;
-    require(device::symm_wait_until_any(mine, words + 1, 2, SymmCompare::kEqual, 0, nullptr, &which, block) ==
-                SymmStatus::kDone,
-            "any");
-    require(device::symm_quiet(mine, block) == SymmStatus::kDone, "quiet");
-    require(device::symm_flush(mine, block) == SymmStatus::kDone, "flush");
+    require_done(
+        device::symm_wait_until_any(mine, words + 1, 2, SymmCompare::kEqual, 0, nullptr, &which, block),
+        "any");
+    require_done(device::symm_quiet(mine, block), "quiet");
+    require_done(device::symm_flush(mine, block), "flush");
     // What is refused is no call.
     device::symm_put_async(mine, data, data, 100, 2, block);
     device::symm_signal(mine, kSymmSignals, 1, 9, SymmSignalOperation::kSet, block);
@@ -84,7 +81,7 @@ TEST(SymmProbe, CountsAndNotesCalls) {
   world.add_grid(1, 1, 64, [&] {
     if (device::thread_index() == 0)
       device::symm_signal(fleet.context(1), 2, 0, 1, SymmSignalOperation::kAdd);
-    require(device::symm_barrier(fleet.context(1), 3, BlockGroup{}) == SymmStatus::kDone, "barrier");
+    require_done(device::symm_barrier(fleet.context(1), 3, BlockGroup{}), "barrier");
   });
   ASSERT_EQ(world.run(), "");
   EXPECT_EQ(probes.puts, 3u);
@@ -170,14 +167,13 @@ TEST(SymmProbe, ADroppedSignalIsMissed) {
   World world;
   world.add_grid(0, 1, 64, [&] {
     for (uint32_t signal = 0; signal < 2; ++signal)
-      require(device::symm_put_signal_async(fleet.context(0), fleet.data(0), fleet.data(0), 8, 1, signal, 1,
-                                            SymmSignalOperation::kAdd, BlockGroup{}) == SymmStatus::kDone,
-              "its sender is told that it was sent");
+      require_done(device::symm_put_signal_async(fleet.context(0), fleet.data(0), fleet.data(0), 8, 1, signal,
+                                                 1, SymmSignalOperation::kAdd, BlockGroup{}),
+                   "its sender is told that it was sent");
   });
   world.add_grid(1, 1, 1, [&] {
-    require(device::symm_signal_wait_until<int64_t>(fleet.context(1), 1, SymmCompare::kEqual, 1) ==
-                SymmStatus::kDone,
-            "the second one");
+    require_done(device::symm_signal_wait_until<int64_t>(fleet.context(1), 1, SymmCompare::kEqual, 1),
+                 "the second one");
     require(device::symm_signal_wait_until<int64_t>(fleet.context(1), 0, SymmCompare::kEqual, 1) ==
                 SymmStatus::kTimedOut,
             "the first one");
@@ -229,12 +225,12 @@ TEST(SymmProbe, AWaitIsLateOrAborted) {
       block.sync();
     };
     plant(SymmFault::kForceAbort);
-    require(wait() == SymmStatus::kDone, "without an abort word nothing is aborted");
+    require_done(wait(), "without an abort word nothing is aborted");
     block.sync();
     if (block.rank() == 0) mine.abort_word = &abort_word;
     block.sync();
     require(wait() == SymmStatus::kAborted, "aborted");
-    require(wait() == SymmStatus::kDone, "once");
+    require_done(wait(), "once");
     plant(SymmFault::kLateWait);
     require(wait() == SymmStatus::kTimedOut, "late");
   });

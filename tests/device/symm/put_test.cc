@@ -14,6 +14,7 @@ namespace verbena::device_test {
 namespace {
 
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 std::vector<uint8_t> make_bytes(size_t length_bytes) {
@@ -30,15 +31,14 @@ void put_and_look(uint32_t threads, uint64_t length_bytes, uint64_t offset_bytes
   const std::vector<uint8_t> source = make_bytes(length_bytes);
   World world(seed);
   world.add_grid(0, 1, threads, [&] {
-    require(device::symm_put_signal_async(fleet.context(0), fleet.data(0, offset_bytes), source.data(),
-                                          length_bytes, 1, 7, 3, SymmSignalOperation::kAdd,
-                                          Group{}) == SymmStatus::kDone,
-            "put");
+    require_done(device::symm_put_signal_async(fleet.context(0), fleet.data(0, offset_bytes), source.data(),
+                                               length_bytes, 1, 7, 3, SymmSignalOperation::kAdd, Group{}),
+                 "put");
   });
   world.add_grid(1, 1, threads, [&] {
-    require(device::symm_signal_wait_until<int64_t>(fleet.context(1), 7, SymmCompare::kEqual, 3, nullptr,
-                                                    Group{}) == SymmStatus::kDone,
-            "wait");
+    require_done(device::symm_signal_wait_until<int64_t>(fleet.context(1), 7, SymmCompare::kEqual, 3, nullptr,
+                                                         Group{}),
+                 "wait");
     const Group group{};
     for (uint64_t i = group.rank(); i < length_bytes; i += group.size())
       require(device::load<device::Order::kWeak, device::Scope::kThreads>(fleet.data(1, offset_bytes + i)) ==
@@ -70,9 +70,9 @@ TEST_P(SymmPutTest, AndGotBack) {
   std::copy_n(bytes.begin(), GetParam(), fleet.data(1, 64));
   GuardedBuffer got(GetParam(), 3);
   emulator::run_kernel(0, 1, 64, [&] {
-    require(device::symm_get(fleet.context(0), got.data(), fleet.data(0, 64), GetParam(), 1,
-                             device::BlockGroup{}) == SymmStatus::kDone,
-            "get");
+    require_done(device::symm_get(fleet.context(0), got.data(), fleet.data(0, 64), GetParam(), 1,
+                                  device::BlockGroup{}),
+                 "get");
   });
   EXPECT_EQ(got.compare({bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(GetParam())}), "");
 }
@@ -103,18 +103,18 @@ TEST(SymmPut, EveryRankToEveryOther) {
         const SymmContext& mine = fleet.context(rank);
         for (int32_t step = 1; step < ranks; ++step) {
           const int32_t to = (rank + step) % ranks;
-          require(device::symm_put_signal_async(
-                      mine, fleet.data(rank, place_of(rank)),
-                      sources[static_cast<size_t>(rank)][static_cast<size_t>(to)].data(), length_of(rank, to),
-                      to, static_cast<uint32_t>(rank), 1, SymmSignalOperation::kAdd,
-                      device::BlockGroup{}) == SymmStatus::kDone,
-                  "put");
+          require_done(
+              device::symm_put_signal_async(
+                  mine, fleet.data(rank, place_of(rank)),
+                  sources[static_cast<size_t>(rank)][static_cast<size_t>(to)].data(), length_of(rank, to), to,
+                  static_cast<uint32_t>(rank), 1, SymmSignalOperation::kAdd, device::BlockGroup{}),
+              "put");
         }
         for (int32_t from = 0; from < ranks; ++from) {
           if (from == rank) continue;
-          require(
+          require_done(
               device::symm_signal_wait_until<int64_t>(mine, static_cast<uint32_t>(from), SymmCompare::kEqual,
-                                                      1, nullptr, device::BlockGroup{}) == SymmStatus::kDone,
+                                                      1, nullptr, device::BlockGroup{}),
               "wait");
           for (uint64_t i = device::thread_index(); i < length_of(from, rank);
                i += device::threads_per_block())
@@ -167,9 +167,9 @@ TEST(SymmPut, PeersUpdateAWordTogether) {
                       SymmStatus::kDone &&
                   before < 4 * 32,
               "add");
-      require(device::symm_lsa_update<device::Operation::kMax>(
-                  fleet.context(rank), word + 1, uint64_t{device::thread_index()}, 2) == SymmStatus::kDone,
-              "maximum");
+      require_done(device::symm_lsa_update<device::Operation::kMax>(fleet.context(rank), word + 1,
+                                                                    uint64_t{device::thread_index()}, 2),
+                   "maximum");
     });
   }
   EXPECT_EQ(world.run(), "");
@@ -222,10 +222,9 @@ void poll_words(uint32_t threads, uint64_t source_shift, uint64_t seed) {
   World world(seed);
   world.add_grid(0, 1, threads, [&] {
     for (Word round = 1; round <= kLast; ++round)
-      require(device::symm_put_async(fleet.context(0), fleet.data<Word>(0, 40),
-                                     bytes.data() + 32 * round + source_shift, sizeof(Word), 1,
-                                     Group{}) == SymmStatus::kDone,
-              "put");
+      require_done(device::symm_put_async(fleet.context(0), fleet.data<Word>(0, 40),
+                                          bytes.data() + 32 * round + source_shift, sizeof(Word), 1, Group{}),
+                   "put");
   });
   world.add_grid(1, 1, 1, [&] {
     for (Word seen = 0; seen != kLast * kOne;) {
@@ -261,7 +260,7 @@ TEST(SymmPut, UpdatesNoWordThatThereIsNot) {
     require(add(fleet.data<uint64_t>(0), 11) == SymmStatus::kUnreachable, "out of reach");
     require(add(&outside, 1) == SymmStatus::kInvalid, "not in the heap");
     require(add(fleet.data<uint64_t>(0, Fleet::kDataBytes), 1) == SymmStatus::kInvalid, "behind it");
-    require(add(fleet.data<uint64_t>(0), 9) == SymmStatus::kDone, "in reach");
+    require_done(add(fleet.data<uint64_t>(0), 9), "in reach");
   });
   EXPECT_EQ(*fleet.data<uint64_t>(9), 1U);
   EXPECT_EQ(outside, 0U);
@@ -289,16 +288,15 @@ TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
       const uint64_t value = 77;
       uint8_t back[8];
       require(device::symm_lsa_ptr(context, mine + 8, 1) == fleet.data(1, 520), "pointer");
-      require(device::symm_put_async(context, mine + 8, &value, 8, 1) == SymmStatus::kDone, "put");
+      require_done(device::symm_put_async(context, mine + 8, &value, 8, 1), "put");
       require(device::symm_get(context, back, mine + 8, 8, 1) == SymmStatus::kDone && back[0] == 77, "get");
       require(device::symm_put_async(context, mine + 60, &value, 8, 1) == SymmStatus::kInvalid, "behind it");
-      require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 4, 1) == SymmStatus::kDone, "rows");
+      require_done(device::symm_put_rows(context, mine, 16, &value, 0, 8, 4, 1), "rows");
       require(device::symm_put_rows(context, mine, 16, &value, 0, 8, 5, 1) == SymmStatus::kInvalid,
               "too many");
       auto* const word = reinterpret_cast<uint64_t*>(mine);
-      require(device::symm_add(context, word, 1, 1) == SymmStatus::kDone, "word");
-      require(device::symm_lsa_update<device::Operation::kAdd>(context, word, 1, 1) == SymmStatus::kDone,
-              "update");
+      require_done(device::symm_add(context, word, 1, 1), "word");
+      require_done(device::symm_lsa_update<device::Operation::kAdd>(context, word, 1, 1), "update");
       while (device::symm_lsa_ptr(context, other, 1) == nullptr) emulator::yield();
       while (device::symm_lsa_ptr(context, mine, 1) != nullptr) emulator::yield();
     });

@@ -18,6 +18,7 @@ namespace {
 using device::Order;
 using device::Scope;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 constexpr auto kAdd = SymmSignalOperation::kAdd;
@@ -46,9 +47,8 @@ TEST_P(SymmQueueTest, MoreThreadsThanSlots) {
   world.add_grid(0, kBlocks, kThreads, [&] {
     const uint64_t me = device::block_index() * kThreads + device::thread_index();
     for (uint64_t i = 0; i < kTimes; ++i)
-      require(device::symm_put_async(proxy.context(), proxy.data(me * 8), proxy.data(i * 8), 1 + i, 1) ==
-                  SymmStatus::kDone,
-              "put");
+      require_done(device::symm_put_async(proxy.context(), proxy.data(me * 8), proxy.data(i * 8), 1 + i, 1),
+                   "put");
   });
   std::vector<uint64_t> seen(kThreads * kBlocks);
   world.add_host([&] {
@@ -71,9 +71,9 @@ TEST_P(SymmQueueTest, NothingComesBetweenAPutAndItsSignal) {
     world.add_grid(0, 1, kThreads, [&] {
       const uint64_t me = device::thread_index();
       for (uint64_t i = 0; i < kTimes; ++i)
-        require(device::symm_put_signal_async(proxy.context(), proxy.data(me * 8), proxy.data(), 8, 1,
-                                              static_cast<uint32_t>(me), i, kAdd) == SymmStatus::kDone,
-                "put");
+        require_done(device::symm_put_signal_async(proxy.context(), proxy.data(me * 8), proxy.data(), 8, 1,
+                                                   static_cast<uint32_t>(me), i, kAdd),
+                     "put");
     });
     world.add_host([&] {
       uint64_t thread = 0;
@@ -103,12 +103,12 @@ TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
     const uint32_t me = device::thread_index();
     for (uint32_t round = 1; round < 5; ++round) {
       device::store<Order::kWeak, Scope::kThreads>(there + me, me * round);
-      require(device::symm_put_async(proxy.context(), proxy.data(8192), there, 4 * kThreads, 1,
-                                     device::BlockGroup{}) == SymmStatus::kDone,
-              "put");
-      require(device::symm_get(proxy.context(), here, proxy.data(8192), 4 * kThreads, 1,
-                               device::BlockGroup{}) == SymmStatus::kDone,
-              "get");
+      require_done(device::symm_put_async(proxy.context(), proxy.data(8192), there, 4 * kThreads, 1,
+                                          device::BlockGroup{}),
+                   "put");
+      require_done(
+          device::symm_get(proxy.context(), here, proxy.data(8192), 4 * kThreads, 1, device::BlockGroup{}),
+          "get");
       require(device::load<Order::kWeak, Scope::kThreads>(here + (me + 1) % kThreads) ==
                   (me + 1) % kThreads * round + 1,
               "what was got");
@@ -146,9 +146,7 @@ TEST_P(SymmQueueTest, QuietCoversAllQueues) {
         return;
       }
       if (block == 1) {
-        require(
-            device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
-            "put");
+        require_done(device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 8, 1), "put");
         device::store_release<Scope::kGpu>(&flag, 1);
         return;
       }
@@ -178,9 +176,9 @@ TEST(SymmQueue, BlocksBeginWithTheContextsQueue) {
   HostProxy proxy(2, 3);
   proxy.context().first_queue = 3;
   emulator::run_kernel(1, 2, 1, [&] {
-    require(device::symm_put_async(proxy.context(), proxy.data(64 * device::block_index()), proxy.data(), 8,
-                                   1) == SymmStatus::kDone,
-            "put");
+    require_done(
+        device::symm_put_async(proxy.context(), proxy.data(64 * device::block_index()), proxy.data(), 8, 1),
+        "put");
   });
   for (const uint32_t queue : {0U, 1U}) {
     const auto one = proxy.take(queue);
@@ -200,16 +198,14 @@ TEST_P(SymmQueueTest, OneSignalBehindTheBlocksPuts) {
     const device::BlockGroup block;
     const device::GridBarrier grid{&arrived, 2};
     if (device::block_index() == 0)
-      require(device::symm_put_async(context, proxy.data(), proxy.data(), 64, 1, block) == SymmStatus::kDone,
-              "put");
+      require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 64, 1, block), "put");
     require(grid.sync(device::WaitLimits::within(context.timeout_ns)) == device::WaitResult::kReached,
             "grid");
     if (device::block_index() == 0) return;
     for (int round = 0; round < 2; ++round) {
-      require(device::symm_signal_after_puts(context, 7, 1, 3, SymmSignalOperation::kIncrement, block) ==
-                  SymmStatus::kDone,
-              "signal");
-      if (round == 0) require(device::symm_quiet(context, block) == SymmStatus::kDone, "quiet");
+      require_done(device::symm_signal_after_puts(context, 7, 1, 3, SymmSignalOperation::kIncrement, block),
+                   "signal");
+      if (round == 0) require_done(device::symm_quiet(context, block), "quiet");
     }
     require(device::symm_signal_after_puts(context, 7, 2, 3, kAdd, block) == SymmStatus::kInvalid, "member");
   });
@@ -249,8 +245,7 @@ TEST_P(SymmQueueTest, AnUpdateHasAReply) {
     for (uint64_t round = 1; round < 6; ++round) {
       uint64_t before = 0;
       device::store<Order::kWeak, Scope::kThreads>(data + device::thread_index(), round);
-      require(device::symm_fetch_add(context, word, round, round % 2, &before, block) == SymmStatus::kDone,
-              "fetch");
+      require_done(device::symm_fetch_add(context, word, round, round % 2, &before, block), "fetch");
       require(before == 100 * round, "what it was");
       require(device::load<Order::kWeak, Scope::kThreads>(data + kThreads) == round, "acquired");
       require(device::symm_compare_swap(context, word, round, 7, 1, &before, block) == SymmStatus::kDone &&
@@ -319,14 +314,12 @@ TEST(SymmQueue, WhoGivesUpLeavesTheReply) {
   });
   EXPECT_EQ(proxy.told(0, 0), 1 | kPutReplyLeft);
   proxy.context().queues.swaps_words = 0;
-  World other(4);
-  other.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(4, 1, 32, [&] {
     uint64_t before = 77;
     require(device::symm_compare_swap(proxy.context(), proxy.data<uint64_t>(), 1, 1, 1, &before,
                                       device::BlockGroup{}) == SymmStatus::kUnreachable,
             "the NIC has none");
   });
-  EXPECT_EQ(other.run(), "");
 }
 
 // Whatever is before it in the queue; and where a later position has taken its reply's place, with all of it.
@@ -340,22 +333,20 @@ TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
     World world(GetParam());
     world.add_grid(0, 1, kThreads, [&] {
       const device::BlockGroup block;
-      require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, block) == SymmStatus::kDone,
-              "put");
+      require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, block), "put");
       device::SymmRequest asked;
-      require(device::symm_get_async(context, here, proxy.data(8192), 4 * kThreads, 1, &asked, block) ==
-                  SymmStatus::kDone,
-              "ask");
+      require_done(device::symm_get_async(context, here, proxy.data(8192), 4 * kThreads, 1, &asked, block),
+                   "ask");
       require(asked.after == 2 && asked.queue == 0, "the same for all");
       require(!device::symm_request_test(context, asked), "not yet");
       block.sync();
       if (block.elect()) device::store_release<Scope::kSystem>(&is_asked, 1);
-      require(device::symm_request_wait(context, asked, block) == SymmStatus::kDone, "wait");
+      require_done(device::symm_request_wait(context, asked, block), "wait");
       require(device::symm_request_test(context, asked), "is there");
       require(
           device::load<Order::kWeak, Scope::kThreads>(here + (device::thread_index() + 5) % kThreads) == 9,
           "what was got");
-      require(device::symm_request_wait(context, {}, block) == SymmStatus::kDone, "nothing was asked for");
+      require_done(device::symm_request_wait(context, {}, block), "nothing was asked for");
     });
     world.add_host([&] {
       while (proxy.count_taken(0) < 2) {
@@ -387,13 +378,12 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
     const uint32_t block = device::block_index();
     for (uint32_t i = 0; i < kTimes; ++i) {
       if (block < 2) {
-        require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1) == SymmStatus::kDone,
-                "put");
-        require(device::symm_quiet(context) == SymmStatus::kDone, "quiet");
+        require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 1), "put");
+        require_done(device::symm_quiet(context), "quiet");
       } else if (block == 2) {
-        require(device::symm_signal_after_puts(context, 0, 1, 1, kAdd) == SymmStatus::kDone, "signal");
+        require_done(device::symm_signal_after_puts(context, 0, 1, 1, kAdd), "signal");
       } else {
-        require(device::symm_quiet(context, 1) == SymmStatus::kDone, "quiet of one");
+        require_done(device::symm_quiet(context, 1), "quiet of one");
       }
     }
     device::fetch_add<Order::kRelaxed, Scope::kSystem>(&left, ~0U);
@@ -424,7 +414,7 @@ TEST_P(SymmQueueTest, QuietOfOnePeerWaitsForNoOther) {
       require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, queue == 0 ? 2 : 1, block,
                                      device::SymmQueue{queue}) == SymmStatus::kDone,
               "put");
-    require(device::symm_quiet(context, 1, block) == SymmStatus::kDone, "quiet");
+    require_done(device::symm_quiet(context, 1, block), "quiet");
     require(device::load_relaxed<Scope::kSystem>(&context.queues.progress[0].completed) == 0, "not all");
   });
   world.add_host([&] {
@@ -463,9 +453,9 @@ TEST(SymmQueue, PiecesAreRequestsBeforeTheirSignal) {
     require(device::symm_put_pieces_signal(context, pieces, kPieces, 1, kSymmSignals, 1,
                                            SymmSignalOperation::kAdd, block) == SymmStatus::kInvalid,
             "no such signal");
-    require(device::symm_put_pieces_signal(context, pieces, kPieces, 1, 3, 9, SymmSignalOperation::kAdd,
-                                           block) == SymmStatus::kDone,
-            "pieces");
+    require_done(
+        device::symm_put_pieces_signal(context, pieces, kPieces, 1, 3, 9, SymmSignalOperation::kAdd, block),
+        "pieces");
   });
   world.add_host([&] {
     const uint64_t base = HostProxy::kWordsBytes;
@@ -487,12 +477,10 @@ TEST(SymmQueue, RowsAreOneRequest) {
   World world(1);
   world.add_grid(0, 1, 32, [&] {
     const device::BlockGroup block;
-    require(device::symm_put_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block) ==
-                SymmStatus::kDone,
-            "put");
-    require(device::symm_get_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block) ==
-                SymmStatus::kDone,
-            "get");
+    require_done(device::symm_put_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block),
+                 "put");
+    require_done(device::symm_get_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block),
+                 "get");
     uint8_t other = 0;
     require(device::symm_put_rows(context, proxy.data(64), 200, &other, 0, 1, 5, 1, block) ==
                 SymmStatus::kInvalid,
@@ -552,10 +540,9 @@ TEST_P(SymmQueueTest, ABarrierCompletesWhatWasPut) {
   SymmContext& context = proxy.context();
   World world(GetParam());
   world.add_grid(0, 1, 32, [&] {
-    require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, device::BlockGroup{}) ==
-                SymmStatus::kDone,
-            "put");
-    require(device::symm_barrier(context, 7, device::BlockGroup{}) == SymmStatus::kDone, "barrier");
+    require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, device::BlockGroup{}),
+                 "put");
+    require_done(device::symm_barrier(context, 7, device::BlockGroup{}), "barrier");
   });
   world.add_host([&] {
     while (!proxy.take(0)) emulator::yield();
@@ -586,9 +573,8 @@ TEST(SymmQueue, SymmSyncCompletesNothing) {
   World world(3);
   world.add_grid(0, 1, 32, [&] {
     const device::BlockGroup block;
-    require(device::symm_put_async(mine, proxy.data(), proxy.data(), 8, 1, block) == SymmStatus::kDone,
-            "put");
-    require(device::symm_sync(mine, 2, block) == SymmStatus::kDone, "sync");
+    require_done(device::symm_put_async(mine, proxy.data(), proxy.data(), 8, 1, block), "put");
+    require_done(device::symm_sync(mine, 2, block), "sync");
     require(device::symm_sync(mine, kSymmBarriers, block) == SymmStatus::kInvalid, "number");
   });
   world.add_host([&] {
@@ -613,21 +599,18 @@ TEST(SymmQueue, GivingUpLeavesNoHole) {
   HostProxy proxy(1, 2);
   proxy.context().timeout_ns = 20'000;
   std::atomic<int> put{0}, gave_up{0};
-  World first(5);
-  first.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(5, 1, 32, [&] {
     const SymmStatus status =
         device::symm_put_signal_async(proxy.context(), proxy.data(), proxy.data(), 8, 1, 0, 1);
     require(status == SymmStatus::kDone || status == SymmStatus::kTimedOut, "one or the other");
     (status == SymmStatus::kDone ? put : gave_up).fetch_add(1, std::memory_order_relaxed);
   });
-  EXPECT_EQ(first.run(), "");
   EXPECT_EQ(put, 2) << "what there are slots for";
   EXPECT_EQ(gave_up, 30);
   World second(6);
   proxy.context().timeout_ns = 1'000'000'000;
   second.add_grid(0, 1, 32, [&] {
-    require(device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 16, 1) == SymmStatus::kDone,
-            "put");
+    require_done(device::symm_put_async(proxy.context(), proxy.data(), proxy.data(), 16, 1), "put");
   });
   second.add_host([&] { serve(proxy, 2 * 2 + 32, [](const PutDescriptor&, uint64_t) {}); });
   EXPECT_EQ(second.run(), "");
@@ -741,9 +724,8 @@ TEST(SymmQueue, RefusesWhatIsNotInTheHeap) {
     require(device::symm_put_async(context, proxy.data(), proxy.data(), HostProxy::kHeapBytes, 1) ==
                 SymmStatus::kInvalid,
             "length");
-    require(device::symm_put_async(context, proxy.data(), proxy.data(), 0, 1) == SymmStatus::kDone,
-            "nothing");
-    require(device::symm_get(context, proxy.data(), proxy.data(), 0, 1) == SymmStatus::kDone, "nothing");
+    require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 0, 1), "nothing");
+    require_done(device::symm_get(context, proxy.data(), proxy.data(), 0, 1), "nothing");
     require(device::symm_quiet(context, 2) == SymmStatus::kInvalid, "no such rank");
     float sums[4] = {};
     require(device::symm_all_reduce_two_shot(context, 0, proxy.data<float>(), 4, device::ThreadGroup{}) ==

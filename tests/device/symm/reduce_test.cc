@@ -10,6 +10,7 @@ namespace verbena::device_test {
 namespace {
 
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 
 struct Case {
@@ -65,7 +66,7 @@ TEST_P(SymmReduceTest, OneShot) {
     world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
       float* const output = outputs[static_cast<size_t>(rank)].data();
       const float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
-      require(call_one_shot(fleet.context(rank), output, given, count) == SymmStatus::kDone, "reduce");
+      require_done(call_one_shot(fleet.context(rank), output, given, count), "reduce");
       // The others have read it: it may be changed.
       float* const input = fleet.data<float>(rank, GetParam().offset_bytes);
       for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
@@ -89,7 +90,7 @@ TEST_P(SymmReduceTest, TwoShots) {
   for (int32_t rank = 0; rank < fleet.size(); ++rank) {
     world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
       float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
-      require(call_two_shots(fleet.context(rank), given, count) == SymmStatus::kDone, "reduce");
+      require_done(call_two_shots(fleet.context(rank), given, count), "reduce");
       // All of it is here, not only this rank's part.
       const float* const data = fleet.data<float>(rank, GetParam().offset_bytes);
       for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())

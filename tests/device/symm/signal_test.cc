@@ -13,6 +13,7 @@ using device::symm_signal;
 using device::symm_signal_read;
 using device::symm_signal_wait_until;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 using enum SymmCompare;
 
@@ -22,13 +23,13 @@ TEST(SymmSignal, SetAddAndReset) {
   Fleet fleet(2);
   emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext &mine = fleet.context(0), &his = fleet.context(1);
-    require(symm_signal(mine, 9, 1, 40, kSet) == SymmStatus::kDone, "set");
-    require(symm_signal(mine, 9, 1, 2, kAdd) == SymmStatus::kDone, "add");
+    require_done(symm_signal(mine, 9, 1, 40, kSet), "set");
+    require_done(symm_signal(mine, 9, 1, 2, kAdd), "add");
     require(symm_signal_read(his, 9) == 42 && symm_signal_read(mine, 9) == 0, "only at the peer");
     require(*device::symm_lsa_signal_ptr(mine, 1) == 0, "not in another signal");
     require(device::symm_lsa_signal_ptr(mine, 1)[9] == 42, "where the pointer leads");
     require(device::symm_signal_reset(his, 9) == SymmStatus::kDone && symm_signal_read(his, 9) == 0, "reset");
-    require(symm_signal(his, 255, 1, uint64_t(-5), kAdd) == SymmStatus::kDone, "to oneself");
+    require_done(symm_signal(his, 255, 1, uint64_t(-5), kAdd), "to oneself");
     require(symm_signal_read(his, 255) == uint64_t(-5), "wraps");
   });
 }
@@ -38,9 +39,9 @@ TEST(SymmSignal, IsTheSumOfBothWords) {
   emulator::run_kernel(0, 1, 1, [&] {
     const SymmContext &mine = fleet.context(0), &his = fleet.context(1);
     his.remote_signals[4] = 100;  // as a NIC does
-    require(symm_signal(mine, 4, 1, 11, kAdd) == SymmStatus::kDone, "add");
+    require_done(symm_signal(mine, 4, 1, 11, kAdd), "add");
     require(symm_signal_read(his, 4) == 111, "sum");
-    require(symm_signal(mine, 4, 1, 7, kSet) == SymmStatus::kDone, "set");
+    require_done(symm_signal(mine, 4, 1, 7, kSet), "set");
     require(symm_signal_read(his, 4) == 7, "set is of the sum");
     his.remote_signals[4] += 3;
     require(symm_signal_read(his, 4) == 10, "and NICs go on adding");
@@ -66,15 +67,13 @@ TEST(SymmSignal, EveryComparisonInBothWidths) {
       } values[] = {{-8, one.less}, {-7, one.equal}, {6, one.greater}};
       for (const auto& [value, holds] : values) {
         // The upper half is no part of the 32-bit comparison.
-        require(
-            symm_signal(mine, 0, 0, uint64_t(uint32_t(value)) | uint64_t{5} << 32, kSet) == SymmStatus::kDone,
-            "set");
+        require_done(symm_signal(mine, 0, 0, uint64_t(uint32_t(value)) | uint64_t{5} << 32, kSet), "set");
         int32_t seen32 = 0;
         require((symm_signal_wait_until<int32_t>(mine, 0, one.compare, -7, &seen32) == SymmStatus::kDone) ==
                     holds,
                 "32 bits");
         require(seen32 == value, "seen");
-        require(symm_signal(mine, 0, 0, uint64_t(value), kSet) == SymmStatus::kDone, "set");
+        require_done(symm_signal(mine, 0, 0, uint64_t(value), kSet), "set");
         require((symm_signal_wait_until<int64_t>(mine, 0, one.compare, -7) == SymmStatus::kDone) == holds,
                 "64 bits");
       }
@@ -90,14 +89,13 @@ TEST(SymmSignal, AGroupAddsOnceAndWaitsTogether) {
     for (int32_t rank = 1; rank < 3; ++rank) {
       world.add_grid(static_cast<uint32_t>(rank), 2, 64, [&, rank] {
         for (uint32_t round = 0; round < kRounds; ++round)
-          require(symm_signal(fleet.context(rank), 1, 0, 1, kAdd, device::BlockGroup{}) == SymmStatus::kDone,
-                  "signal");
+          require_done(symm_signal(fleet.context(rank), 1, 0, 1, kAdd, device::BlockGroup{}), "signal");
       });
     }
     world.add_grid(0, 1, 64, [&] {
-      require(symm_signal_wait_until<int64_t>(fleet.context(0), 1, kGreaterEqual, 4 * kRounds, nullptr,
-                                              device::BlockGroup{}) == SymmStatus::kDone,
-              "wait");
+      require_done(symm_signal_wait_until<int64_t>(fleet.context(0), 1, kGreaterEqual, 4 * kRounds, nullptr,
+                                                   device::BlockGroup{}),
+                   "wait");
     });
     EXPECT_EQ(world.run(), "");
     EXPECT_EQ(fleet.context(0).signals[1], 4 * kRounds) << "blocks, not threads, count";
@@ -109,8 +107,7 @@ template <typename T, typename Group>
 void wait_and_look(const SymmContext& mine, const Group& group, uint64_t* sum) {
   for (T wanted = 1; wanted <= 20; wanted = static_cast<T>(wanted + 4)) {
     T seen = -1;
-    require(symm_signal_wait_until<T>(mine, 1, kGreaterEqual, wanted, &seen, group) == SymmStatus::kDone,
-            "wait");
+    require_done(symm_signal_wait_until<T>(mine, 1, kGreaterEqual, wanted, &seen, group), "wait");
     require(seen >= wanted && seen <= 20, "what ended the wait");
     device::fetch_add<device::Order::kRelaxed, device::Scope::kBlock>(sum, static_cast<uint64_t>(seen));
     group.sync();
@@ -128,8 +125,7 @@ TEST(SymmSignal, WhatEndedAWaitIsEverybodys) {
     uint64_t sums[4] = {};
     World world(seed);
     world.add_grid(1, 1, 1, [&] {
-      for (int i = 0; i < 20; ++i)
-        require(symm_signal(fleet.context(1), 1, 0, 1, kAdd) == SymmStatus::kDone, "signal");
+      for (int i = 0; i < 20; ++i) require_done(symm_signal(fleet.context(1), 1, 0, 1, kAdd), "signal");
     });
     const auto wait = [&](const auto& group, uint64_t* sum) {
       const SymmContext& mine = fleet.context(0);

@@ -18,12 +18,10 @@ using device::Scope;
 using device::ThreadGroup;
 using device::WarpGroup;
 using emulator::require;
+using emulator::require_done;
 using emulator::World;
 using enum SymmCompare;
 
-void expect(SymmStatus status, const char* text) {
-  require(status == SymmStatus::kDone, text);
-}
 void write(uint64_t* word, uint64_t value) {
   device::store<Order::kWeak, Scope::kThreads>(word, value);
 }
@@ -50,7 +48,7 @@ TEST_P(SymmWordTest, FetchedNumbersAreDrawnOnce) {
       for (uint64_t i = 0; i < kTimes; ++i) {
         uint64_t before = ~uint64_t{0};
         const auto draw = [&](const auto& group) {
-          expect(device::symm_fetch_add(fleet.context(rank), counter, 1, 1, &before, group), "draw");
+          require_done(device::symm_fetch_add(fleet.context(rank), counter, 1, 1, &before, group), "draw");
           if (group.elect()) write(mine + i, before);
           const uint64_t first = group.share(before, group.elect());
           require(first == before, "the same for all of the group");
@@ -80,13 +78,13 @@ TEST_P(SymmWordTest, AnExchangedWordIsALock) {
       uint64_t* const sum = device::symm_lsa_ptr(mine, fleet.data<uint64_t>(rank, 128), 2);
       for (int i = 0; i < 3; ++i) {
         for (uint64_t before = name; before != 0;)
-          expect(device::symm_compare_swap(mine, lock, 0, name, 2, &before, BlockGroup{}), "take");
+          require_done(device::symm_compare_swap(mine, lock, 0, name, 2, &before, BlockGroup{}), "take");
         const uint64_t neighbour = read(sum + (device::thread_index() + 1) % 32);
         device::sync_block();
         write(sum + device::thread_index(), neighbour + name);
         device::sync_block();
         require(read(sum + device::thread_index()) >= name, "its own");
-        expect(device::symm_put_value(mine, lock, 0, 2, BlockGroup{}), "give back");
+        require_done(device::symm_put_value(mine, lock, 0, 2, BlockGroup{}), "give back");
       }
     });
   }
@@ -104,10 +102,11 @@ TEST_P(SymmWordTest, AWordIsBehindWhatTheBlockDid) {
       uint64_t* const word = fleet.data<uint64_t>(0, 8192);
       write(device::symm_lsa_ptr(mine, fleet.data<uint64_t>(0), 1) + device::thread_index(), 7);
       uint64_t before = 1;
-      if (way == 0) expect(device::symm_put_value(mine, word, 5, 1, BlockGroup{}), "write");
-      if (way == 1) expect(device::symm_add(mine, word, 5, 1, BlockGroup{}), "add");
-      if (way == 2) expect(device::symm_fetch_add(mine, word, 5, 1, &before, BlockGroup{}), "fetch");
-      if (way == 3) expect(device::symm_compare_swap(mine, word, 0, 5, 1, &before, BlockGroup{}), "exchange");
+      if (way == 0) require_done(device::symm_put_value(mine, word, 5, 1, BlockGroup{}), "write");
+      if (way == 1) require_done(device::symm_add(mine, word, 5, 1, BlockGroup{}), "add");
+      if (way == 2) require_done(device::symm_fetch_add(mine, word, 5, 1, &before, BlockGroup{}), "fetch");
+      if (way == 3)
+        require_done(device::symm_compare_swap(mine, word, 0, 5, 1, &before, BlockGroup{}), "exchange");
       require(way < 2 || before == 0, "before");
     });
     world.add_grid(1, 1, 64, [&] {
@@ -116,11 +115,13 @@ TEST_P(SymmWordTest, AWordIsBehindWhatTheBlockDid) {
       int32_t seen = 0;
       uint32_t which = 9;
       if (way == 0)
-        expect(device::symm_wait_until<int32_t>(mine, words, kEqual, 5, &seen, BlockGroup{}), "one");
-      if (way == 1) expect(device::symm_wait_until_all(mine, words, 1, kGreater, 4, BlockGroup{}), "all");
+        require_done(device::symm_wait_until<int32_t>(mine, words, kEqual, 5, &seen, BlockGroup{}), "one");
+      if (way == 1)
+        require_done(device::symm_wait_until_all(mine, words, 1, kGreater, 4, BlockGroup{}), "all");
       if (way >= 2)
-        expect(device::symm_wait_until_any(mine, words - 2, 4, kNotEqual, 0, nullptr, &which, BlockGroup{}),
-               "any");
+        require_done(
+            device::symm_wait_until_any(mine, words - 2, 4, kNotEqual, 0, nullptr, &which, BlockGroup{}),
+            "any");
       require(way != 0 || seen == 5, "seen");
       require(way < 2 || which == 2, "which");
       require(read(fleet.data<uint64_t>(1) + (device::thread_index() + 17) % 64) == 7, "what was written");
@@ -136,11 +137,11 @@ void take_each(const SymmContext& mine, const uint64_t* words, uint32_t first_si
   uint64_t sum = 0;
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t which = ~0U;
-    expect(words != nullptr
-               ? device::symm_wait_until_any(mine, words, count, kGreaterEqual, 1, skipped, &which, group)
-               : device::symm_signal_wait_until_any(mine, first_signal, count, kGreaterEqual, 1, skipped,
-                                                    &which, group),
-           "any");
+    require_done(words != nullptr ? device::symm_wait_until_any(mine, words, count, kGreaterEqual, 1, skipped,
+                                                                &which, group)
+                                  : device::symm_signal_wait_until_any(
+                                        mine, first_signal, count, kGreaterEqual, 1, skipped, &which, group),
+                 "any");
     require(which < count && skipped[which] == 0, "one that is left");
     sum += which;
     group.sync();
@@ -165,8 +166,8 @@ TEST_P(SymmWordTest, AnyOfSeveralAndAll) {
     const SymmContext& mine = fleet.context(0);
     for (uint32_t i = 0; i < kCount; ++i) {
       const uint32_t at = i * 37 % kCount;
-      expect(device::symm_put_value(mine, fleet.data<uint64_t>(0) + at, 1 + i, 1), "write");
-      expect(device::symm_signal(mine, 100 + at, 1, 1, SymmSignalOperation::kAdd), "signal");
+      require_done(device::symm_put_value(mine, fleet.data<uint64_t>(0) + at, 1 + i, 1), "write");
+      require_done(device::symm_signal(mine, 100 + at, 1, 1, SymmSignalOperation::kAdd), "signal");
     }
   });
   world.add_grid(1, 1, 64, [&] {
@@ -177,9 +178,10 @@ TEST_P(SymmWordTest, AnyOfSeveralAndAll) {
   });
   world.add_grid(1, 1, 64, [&] {
     const SymmContext& mine = fleet.context(1);
-    expect(device::symm_wait_until_all(mine, fleet.data<uint64_t>(1), kCount, kGreaterEqual, 1, BlockGroup{}),
-           "all");
-    expect(device::symm_signal_wait_until_all(mine, 100, kCount, kEqual, 1, BlockGroup{}), "all");
+    require_done(
+        device::symm_wait_until_all(mine, fleet.data<uint64_t>(1), kCount, kGreaterEqual, 1, BlockGroup{}),
+        "all");
+    require_done(device::symm_signal_wait_until_all(mine, 100, kCount, kEqual, 1, BlockGroup{}), "all");
   });
   EXPECT_EQ(world.run(), "");
 }
@@ -232,7 +234,7 @@ TEST(SymmWord, RefusesWhatThereIsNot) {
         device::symm_signal_wait_until_any(mine, 256, 0, kEqual, 0, nullptr, &which) == SymmStatus::kInvalid,
         "signals");
     require(device::symm_put_value(mine, word, 1, 2) == SymmStatus::kUnreachable, "no network");
-    expect(device::symm_put_value(mine, word, 1, 1), "in reach none is needed");
+    require_done(device::symm_put_value(mine, word, 1, 1), "in reach none is needed");
     // Members are out of reach: a network would have to update for all of them.
     require(device::symm_add(mine, word, 1, 1) == SymmStatus::kUnreachable, "add");
     require(device::symm_fetch_add(mine, word, 1, 0, &before) == SymmStatus::kUnreachable, "fetch");
@@ -254,12 +256,12 @@ TEST(SymmRows, AreCopiedBothWays) {
         world.add_grid(0, 1, 64, [&] {
           const SymmContext& mine = fleet.context(0);
           uint8_t* const place = fleet.data(0, 64 + shift);
-          expect(device::symm_put_rows(mine, place, far, source.data() + shift, near, row_bytes, kRows, 1,
-                                       BlockGroup{}),
-                 "put");
-          expect(device::symm_get_rows(mine, back.data() + shift, near, place, far, row_bytes, kRows, 1,
-                                       BlockGroup{}),
-                 "get");
+          require_done(device::symm_put_rows(mine, place, far, source.data() + shift, near, row_bytes, kRows,
+                                             1, BlockGroup{}),
+                       "put");
+          require_done(device::symm_get_rows(mine, back.data() + shift, near, place, far, row_bytes, kRows, 1,
+                                             BlockGroup{}),
+                       "get");
         });
         ASSERT_EQ(world.run(), "");
         for (uint64_t i = 0; i < kRows * near; ++i) {
@@ -287,7 +289,7 @@ TEST(SymmRows, RefusesRowsThatDoNotFit) {
     require(put(Fleet::kDataBytes / 2, 8, 3) == SymmStatus::kInvalid, "past the heap");
     require(put(uint64_t{1} << 63, 8, 3) == SymmStatus::kInvalid, "wraps");
     require(put(8, uint64_t{1} << 62, 1) == SymmStatus::kInvalid, "long");
-    require(put(~uint64_t{0}, 8, 0) == SymmStatus::kDone, "nothing");
+    require_done(put(~uint64_t{0}, 8, 0), "nothing");
     require(device::symm_get_rows(mine, other, 0, place, Fleet::kDataBytes, 8, 2, 1) == SymmStatus::kInvalid,
             "get");
     require(device::symm_put_rows(mine, place, 8, place, 8, 8, 2, 2) == SymmStatus::kUnreachable, "far");

@@ -66,6 +66,23 @@ void RmaGroup::close(RmaRank& rank) {
   EXPECT_EQ(plugin_.close(std::exchange(rank.communicator, nullptr)), abi::kSuccess);
 }
 
+void* RmaGroup::put(const tools::RmaTarget& target, const tools::RmaCopy& copy) {
+  void* request = nullptr;
+  EXPECT_EQ(plugin_.put(target, copy, &request), abi::kSuccess);
+  return request;
+}
+
+void* RmaGroup::put_signal(const tools::RmaTarget& target, const tools::RmaCopy& copy,
+                           const tools::RmaAdd& add) {
+  void* request = nullptr;
+  EXPECT_EQ(plugin_.put_signal(target, copy, add, &request), abi::kSuccess);
+  return request;
+}
+
+void* RmaGroup::signal(const tools::RmaTarget& target, uint32_t to, const tools::RmaAdd& add) {
+  return put_signal(target, {.rank = to}, add);
+}
+
 void RmaGroup::progress(const RmaRank* except) {
   for (const auto& rank : ranks_) {
     if (rank->communicator == nullptr || rank.get() == except) continue;

@@ -48,9 +48,8 @@ TEST_P(RmaMeetingTest, ARankMeetsItself) {
   RmaGroup group(plugin(), {.ranks = 1});
   void* request = nullptr;
   std::memcpy(group[0].memory.data(), "verbena", 8);
-  ASSERT_EQ(plugin().put_signal(group[0].target(), {0, group[0].region, 8, 4096, group[0].region, 0},
-                                {64, group[0].region, 3}, &request),
-            abi::kSuccess);
+  request = group.put_signal(group[0].target(), {0, group[0].region, 8, 4096, group[0].region, 0},
+                             {64, group[0].region, 3});
   ASSERT_TRUE(group.finish(group[0], request));
   EXPECT_STREQ(reinterpret_cast<const char*>(&group[0].memory[4096]), "verbena");
   EXPECT_EQ(group[0].word(64).load(), 3U);
@@ -118,10 +117,7 @@ TEST_P(RmaMeetingTest, GroupsBesideEachOtherDoNotMeet) {
   RmaGroup rails[] = {{plugin(), {}}, {plugin(), {}}};
   for (uint64_t value : {1, 2}) {
     RmaGroup& rail = rails[value - 1];
-    void* request = nullptr;
-    ASSERT_EQ(plugin().put_signal(rail[0].target(), {0, nullptr, 0, 0, nullptr, 1},
-                                  {0, rail[1].region, value}, &request),
-              abi::kSuccess);
+    void* request = rail.signal(rail[0].target(), 1, {0, rail[1].region, value});
     ASSERT_TRUE(rail.finish(rail[0], request));
   }
   EXPECT_EQ(rails[0][1].word(0).load(), 1U);

@@ -14,11 +14,9 @@ class RmaObservationTest : public RmaTest {
  protected:
   void put(RmaGroup& group, int puts) {
     for (int i = 0; i < puts; ++i) {
-      void* request = nullptr;
-      ASSERT_EQ(
-          plugin().put_signal(group[0].target(i % 4), {0, group[0].region, 100, 4096, group[1].region, 1},
-                              {0, group[1].region, 1}, &request),
-          abi::kSuccess);
+      void* request =
+          group.put_signal(group[0].target(i % 4), {0, group[0].region, 100, 4096, group[1].region, 1},
+                           {0, group[1].region, 1});
       ASSERT_TRUE(group.finish(group[0], request));
     }
   }

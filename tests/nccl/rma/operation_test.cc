@@ -67,10 +67,7 @@ TEST_P(RmaOperationTest, PutsOfEveryLengthAndAlignmentArriveWholeAndTouchNothing
       const size_t source = kSource + seed % 16, target = kTarget + seed * 5 % 16;
       fill(std::span(there.memory).subspan(kTarget - 64, length + 256), 99);
       fill(std::span(from.memory).subspan(source, length), seed);
-      void* request = nullptr;
-      ASSERT_EQ(
-          plugin().put(from.target(), {source, from.region, length, target, there.region, to}, &request),
-          abi::kSuccess);
+      void* request = group.put(from.target(), {source, from.region, length, target, there.region, to});
       ASSERT_NE(request, nullptr);
       ASSERT_TRUE(group.finish(from, request)) << length;
       const auto all = std::span(there.memory).subspan(kTarget - 64, length + 256);
@@ -88,8 +85,7 @@ TEST_P(RmaOperationTest, PutsOfEveryLengthAndAlignmentArriveWholeAndTouchNothing
 
 TEST_P(RmaOperationTest, NothingIsPutWithoutHandlesAndIsDoneSoon) {
   RmaGroup group(plugin(), {});
-  void* request = nullptr;
-  ASSERT_EQ(plugin().put(group[0].target(), {0, nullptr, 0, 0, nullptr, 1}, &request), abi::kSuccess);
+  void* request = group.put(group[0].target(), {0, nullptr, 0, 0, nullptr, 1});
   ASSERT_NE(request, nullptr);
   int is_done = 0;
   EXPECT_EQ(plugin().test(group[0].target(), request, &is_done), abi::kSuccess);
@@ -110,12 +106,9 @@ TEST_P(RmaOperationTest, SignalsAddExactly) {
       const bool increments = (round + from) % 3 == 0;
       const uint64_t value = uint64_t{0x9e3779b97f4a7c15} * static_cast<uint64_t>(round);
       sum += increments ? 1 : value;
-      void* request = nullptr;
-      ASSERT_EQ(plugin().put_signal(
-                    group[from].target(round % 4), {0, nullptr, 0, 0, nullptr, 2},
-                    {kWord, group[2].region, value, increments ? abi::kSignalIncrement : abi::kSignalAdd},
-                    &request),
-                abi::kSuccess);
+      void* request =
+          group.signal(group[from].target(round % 4), 2,
+                       {kWord, group[2].region, value, increments ? abi::kSignalIncrement : abi::kSignalAdd});
       ASSERT_NE(request, nullptr);
       open.emplace_back(from, request);
     }
@@ -143,16 +136,13 @@ TEST_P(RmaOperationTest, WhoeverSeesASignalSeesEveryPutBeforeIt) {
       void* request = nullptr;
       const RmaCopy copy{source, from.region, length, kTarget + put * 4096, to.region, 1, put + 1 < puts};
       if (put < puts) {
-        ASSERT_EQ(plugin().put(from.target(index), copy, &request), abi::kSuccess);
+        request = group.put(from.target(index), copy);
       } else if (round % 2 == 0) {
-        ASSERT_EQ(plugin().put_signal(from.target(index), copy, {kWord, to.region, 1}, &request),
-                  abi::kSuccess);
+        request = group.put_signal(from.target(index), copy, {kWord, to.region, 1});
       } else {  // a signal of its own, as NCCL makes it for a word in the user's window
-        ASSERT_EQ(plugin().put(from.target(index), copy, &request), abi::kSuccess);
+        request = group.put(from.target(index), copy);
         open.push_back(request);
-        ASSERT_EQ(plugin().put_signal(from.target(index), {0, nullptr, 0, 0, nullptr, 1},
-                                      {kWord, to.region, 1, abi::kSignalAdd, false}, &request),
-                  abi::kSuccess);
+        request = group.signal(from.target(index), 1, {kWord, to.region, 1, abi::kSignalAdd, false});
       }
       open.push_back(request);
     }
@@ -203,11 +193,9 @@ TEST_P(RmaOperationTest, ASignalBehindMoreThanAGibibyteIsSeenAfterAllOfIt) {
   for (size_t at = 0; at + kMark < kGibibyte; at += kMarkEvery) marks.push_back(at);
   for (const size_t at : marks) fill(source.bytes().subspan(at, kMark), at);
   RmaRank &from = group[0], &to = group[1];
-  void *first = nullptr, *last = nullptr;
-  ASSERT_EQ(plugin().put(from.target(), {0, regions[0], kGibibyte, 0, regions[0], 1}, &first), abi::kSuccess);
-  ASSERT_EQ(plugin().put_signal(from.target(), {kGibibyte, regions[0], kRest, kGibibyte, regions[0], 1},
-                                {0, to.region, 1, abi::kSignalAdd, true}, &last),
-            abi::kSuccess);
+  void* const first = group.put(from.target(), {0, regions[0], kGibibyte, 0, regions[0], 1});
+  void* const last = group.put_signal(from.target(), {kGibibyte, regions[0], kRest, kGibibyte, regions[0], 1},
+                                      {0, to.region, 1, abi::kSignalAdd, true});
   ASSERT_TRUE(group.poll_until([&] { return to.word(0).load(std::memory_order_acquire) == 1; }));
   for (const size_t at : marks) EXPECT_TRUE(holds(target.bytes().subspan(at, kMark), at)) << at;
   ASSERT_TRUE(group.finish(from, first));
@@ -225,16 +213,11 @@ TEST_P(RmaOperationTest, DoneMeansArrivedWhateverTheContext) {
     void* requests[3] = {};
     for (int index = 1; index < 4; ++index) {
       fill(std::span(from.memory).subspan(8192 * index, 3000), round * 4 + index);
-      ASSERT_EQ(plugin().put(
-                    from.target(index),
-                    {size_t{8192} * index, from.region, 3000, (size_t{1} << 19) + 8192 * index, to.region, 1},
-                    &requests[index - 1]),
-                abi::kSuccess);
+      requests[index - 1] = group.put(from.target(index), {size_t{8192} * index, from.region, 3000,
+                                                           (size_t{1} << 19) + 8192 * index, to.region, 1});
     }
     for (void* request : requests) ASSERT_TRUE(group.finish(from, request));
-    void* signal = nullptr;
-    ASSERT_EQ(plugin().put_signal(from.target(0), {0, nullptr, 0, 0, nullptr, 1}, {0, to.region, 1}, &signal),
-              abi::kSuccess);
+    void* signal = group.signal(from.target(0), 1, {0, to.region, 1});
     ASSERT_TRUE(group.poll_until([&] { return to.word(0).load(std::memory_order_acquire) == round; }));
     for (int index = 1; index < 4; ++index)
       ASSERT_TRUE(
@@ -255,11 +238,9 @@ TEST_P(RmaOperationTest, AFullQueueIsAbsorbedAndEverythingEndsInAnyOrder) {
   for (int index = 0; index < contexts; ++index) {
     for (uint32_t i = 0; i < kDepth; ++i) {
       for (uint32_t to = 0; to < group.size(); ++to) {
-        void* request = nullptr;
-        ASSERT_EQ(plugin().put_signal(from.target(index),
-                                      {0, from.region, 700, (size_t{1} << 19), group[to].region, to},
-                                      {kWord, group[to].region, 1}, &request),
-                  abi::kSuccess);
+        void* request = group.put_signal(from.target(index),
+                                         {0, from.region, 700, (size_t{1} << 19), group[to].region, to},
+                                         {kWord, group[to].region, 1});
         ASSERT_NE(request, nullptr);
         open.push_back(request);
       }
@@ -316,19 +297,13 @@ TEST_P(RmaOperationTest, APutOrAGetOfAWordComesAfterTheSignalsBeforeItOnIt) {
     ASSERT_EQ(made.result, abi::kSuccess);
     again[rank] = made.mhandle;
   });
-  const auto add = [&](size_t word) {
-    ASSERT_EQ(plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {word, to.region, 1},
-                                  &open.emplace_back()),
-              abi::kSuccess);
-  };
+  const auto add = [&](size_t word) { open.push_back(group.signal(from.target(), 1, {word, to.region, 1})); };
   for (uint64_t round = 1; round <= 20; ++round) {
     open.clear();
     void* const region = round % 2 == 0 ? to.region : again[to.rank];
     for (int i = 0; i < 12; ++i) add(kOther);
     add(kPut);
-    ASSERT_EQ(
-        plugin().put(from.target(), {kZeros, from.region, 12, kPut - 4, region, 1}, &open.emplace_back()),
-        abi::kSuccess);
+    open.push_back(group.put(from.target(), {kZeros, from.region, 12, kPut - 4, region, 1}));
     add(kGot);
     if (plugin().has_contexts()) {
       ASSERT_EQ(plugin().get(from.target(), {kHere, from.region, 8, kGot, region, 1}, &open.emplace_back()),
@@ -349,18 +324,12 @@ TEST_P(RmaOperationTest, HintedOperationsLeaveWithTheNextOnesAndWithProgress) {
   RmaRank &from = group[0], &to = group[1];
   void* requests[6] = {};
   for (int i = 0; i < 5; ++i) {
-    ASSERT_EQ(plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1, true}, {8, to.region, 1},
-                                  &requests[i]),
-              abi::kSuccess);
+    requests[i] = group.put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1, true}, {8, to.region, 1});
   }
-  ASSERT_EQ(
-      plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {8, to.region, 1}, &requests[5]),
-      abi::kSuccess);
+  requests[5] = group.signal(from.target(), 1, {8, to.region, 1});
   for (void* request : requests) ASSERT_TRUE(group.finish(from, request));
   EXPECT_EQ(to.word(8).load(), 6U);
-  ASSERT_EQ(plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1, true}, {8, to.region, 1},
-                                &requests[0]),
-            abi::kSuccess);
+  requests[0] = group.put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1, true}, {8, to.region, 1});
   EXPECT_TRUE(group.poll_until([&] { return to.word(8).load() == 7; })) << "progress is enough";
   ASSERT_TRUE(group.finish(from, requests[0]));
 }
@@ -392,7 +361,7 @@ TEST_P(RmaOperationTest, WhatCannotBeIsRefusedWithAReason) {
       plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {0, to.region, 1, 3}, &request),
       "operation 3");
   // Nothing of that has done any harm.
-  ASSERT_EQ(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 1}, &request), abi::kSuccess);
+  request = group.put(from.target(), {0, from.region, 8, 0, to.region, 1});
   EXPECT_TRUE(group.finish(from, request));
 }
 

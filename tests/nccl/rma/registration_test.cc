@@ -36,9 +36,7 @@ TEST_P(RmaRegistrationTest, EachRankHasItsOwnLength) {
   LogCapture::get().take_lines();
   for (uint32_t to = 0; to < 3; ++to) {
     const uint64_t bytes = (to + 1) * 5000;
-    void* request = nullptr;
-    ASSERT_EQ(plugin().put(from.target(), {0, regions[2], 100, bytes - 100, regions[2], to}, &request),
-              abi::kSuccess);
+    void* request = group.put(from.target(), {0, regions[2], 100, bytes - 100, regions[2], to});
     ASSERT_TRUE(group.finish(from, request));
     EXPECT_EQ(plugin().put(from.target(), {0, regions[2], 100, bytes - 99, regions[2], to}, &request),
               abi::kInvalidArgument);
@@ -77,9 +75,8 @@ TEST_P(RmaRegistrationTest, RegistersAndGivesBackInAnyOrder) {
       void* request = nullptr;
       auto& word = *reinterpret_cast<uint64_t*>(&group[to].memory[offsets[i] + 64]);
       std::atomic_ref(word).store(0);
-      ASSERT_EQ(plugin().put_signal(group[from].target(), {0, live[i][from], 64, 0, live[i][from], to},
-                                    {64, live[i][from], i + 1}, &request),
-                abi::kSuccess);
+      request = group.put_signal(group[from].target(), {0, live[i][from], 64, 0, live[i][from], to},
+                                 {64, live[i][from], i + 1});
       ASSERT_TRUE(group.finish(group[from], request));
       ASSERT_EQ(std::atomic_ref(word).load(), i + 1) << round;
     }
@@ -109,9 +106,7 @@ TEST_P(RmaRegistrationTest, WhereOneRankCannotNoneDoes) {
     EXPECT_TRUE(is_logged("rank " + std::to_string(unlucky)));
     const auto regions =
         register_together(group, [&](uint32_t rank) { return std::span(group[rank].memory).first(4096); });
-    void* request = nullptr;
-    ASSERT_EQ(plugin().put(group[0].target(), {0, regions[0], 64, 64, regions[0], 2}, &request),
-              abi::kSuccess);
+    void* request = group.put(group[0].target(), {0, regions[0], 64, 64, regions[0], 2});
     ASSERT_TRUE(group.finish(group[0], request));
     for_each_rank(3, [&](uint32_t rank) { plugin().deregister(group[rank].communicator, regions[rank]); });
   }
@@ -125,8 +120,7 @@ TEST_P(RmaRegistrationTest, MemoryIsGivenBackUnderRequestsThatAreUnderWay) {
         register_together(group, [&](uint32_t rank) { return std::span(group[rank].memory).first(1 << 18); });
     std::vector<void*> open(300);
     for (void*& request : open) {
-      ASSERT_EQ(plugin().put(group[0].target(), {0, regions[0], 3000, 4096, regions[0], 1}, &request),
-                abi::kSuccess);
+      request = group.put(group[0].target(), {0, regions[0], 3000, 4096, regions[0], 1});
     }
     EXPECT_EQ(plugin().deregister(group[0].communicator, regions[0]), abi::kSuccess);
     for (void* request : open) ASSERT_TRUE(group.finish(group[0], request));
@@ -146,8 +140,7 @@ TEST_P(RmaRegistrationTest, MemoryIsGivenBackBehindASignalThatIsRefused) {
             abi::kInvalidArgument)
       << "a word at an odd place";
   EXPECT_EQ(plugin().deregister(group[0].communicator, regions[0]), abi::kSuccess);
-  ASSERT_EQ(plugin().put(group[0].target(), {0, group[0].region, 8, 0, group[1].region, 1}, &request),
-            abi::kSuccess);
+  request = group.put(group[0].target(), {0, group[0].region, 8, 0, group[1].region, 1});
   EXPECT_TRUE(group.finish(group[0], request));
   EXPECT_EQ(group[1].memory[4096 + 2999], std::byte{7});
   EXPECT_EQ(plugin().deregister(group[1].communicator, regions[1]), abi::kSuccess);
@@ -160,11 +153,9 @@ TEST_P(RmaRegistrationTest, RegistersBesideAThreadThatPuts) {
   std::atomic<bool> ends{false};
   std::thread data([&] {
     for (uint64_t round = 1; !ends; ++round) {
-      void* request = nullptr;
-      ASSERT_EQ(plugin().put_signal(group[0].target(static_cast<int>(round % 4)),
-                                    {kPart, group[0].region, 1000, kPart, group[1].region, 1},
-                                    {0, group[1].region, 1}, &request),
-                abi::kSuccess);
+      void* request = group.put_signal(group[0].target(static_cast<int>(round % 4)),
+                                       {kPart, group[0].region, 1000, kPart, group[1].region, 1},
+                                       {0, group[1].region, 1});
       ASSERT_TRUE(group.finish(group[0], request));
       ASSERT_EQ(group[1].word(0).load(), round);
     }

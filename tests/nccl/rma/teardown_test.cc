@@ -21,11 +21,9 @@ TEST_P(RmaTeardownTest, ClosesWithContextsMemoryAndRequestsOpen) {
     RmaGroup group(plugin(), {.ranks = 3});
     for (uint32_t from = 0; from < 3; ++from) {
       for (uint32_t i = 0; i < 600; ++i) {
-        void* request = nullptr;
-        ASSERT_EQ(plugin().put_signal(group[from].target(static_cast<int>(i % 4)),
-                                      {0, group[from].region, 2000, 1 << 19, group[i % 3].region, i % 3},
-                                      {0, group[i % 3].region, 1}, &request),
-                  abi::kSuccess);
+        group.put_signal(group[from].target(static_cast<int>(i % 4)),
+                         {0, group[from].region, 2000, 1 << 19, group[i % 3].region, i % 3},
+                         {0, group[i % 3].region, 1});
       }
     }
     for (uint32_t rank = 0; rank < 3; ++rank) group.close(group[(rank + 1) % 3]);
@@ -41,18 +39,12 @@ TEST_P(RmaTeardownTest, AContextIsDestroyedUnderItsRequests) {
     for_each_rank(2, [&](uint32_t rank) {
       ASSERT_EQ(plugin().create_context(group[rank].communicator, 4, 1, &contexts[rank]), abi::kSuccess);
     });
-    void* request = nullptr;
-    for (int i = 0; i < 500; ++i) {
-      ASSERT_EQ(plugin().put_signal({group[0].communicator, contexts[0], i % 4},
-                                    {0, group[0].region, 2000, 1 << 19, group[1].region, 1},
-                                    {0, group[1].region, 1}, &request),
-                abi::kSuccess);
-    }
+    for (int i = 0; i < 500; ++i)
+      group.put_signal({group[0].communicator, contexts[0], i % 4},
+                       {0, group[0].region, 2000, 1 << 19, group[1].region, 1}, {0, group[1].region, 1});
     EXPECT_EQ(plugin().destroy_context(contexts[0]), abi::kSuccess);
     EXPECT_EQ(plugin().destroy_context(contexts[1]), abi::kSuccess);
-    ASSERT_EQ(plugin().put_signal(group[0].target(), {0, nullptr, 0, 0, nullptr, 1}, {8, group[1].region, 1},
-                                  &request),
-              abi::kSuccess);
+    void* const request = group.signal(group[0].target(), 1, {8, group[1].region, 1});
     ASSERT_TRUE(group.finish(group[0], request));
     EXPECT_EQ(group[1].word(8).load(), round);
   }
@@ -61,10 +53,8 @@ TEST_P(RmaTeardownTest, AContextIsDestroyedUnderItsRequests) {
 // One process closes its ranks one after the other; what has arrived before is done.
 TEST_P(RmaTeardownTest, OneRankLeavesBeforeTheOthers) {
   RmaGroup group(plugin(), {});
-  void* request = nullptr;
-  ASSERT_EQ(plugin().put_signal(group[1].target(), {0, group[1].region, 3000, 1 << 19, group[1].region, 0},
-                                {0, group[1].region, 1}, &request),
-            abi::kSuccess);
+  void* request = group.put_signal(group[1].target(), {0, group[1].region, 3000, 1 << 19, group[1].region, 0},
+                                   {0, group[1].region, 1});
   ASSERT_TRUE(group.poll_until([&] { return group[0].word(0).load() == 1; }));
   group.close(group[0]);
   EXPECT_TRUE(group.finish(group[1], request));
@@ -78,10 +68,7 @@ TEST_P(RmaTeardownTest, NothingIsLeftOfManyGroups) {
   for (int round = 0; round < rounds; ++round) {
     {
       RmaGroup group(plugin(), {.memory_bytes = 4096});
-      void* request = nullptr;
-      ASSERT_EQ(plugin().put_signal(group[0].target(), {0, nullptr, 0, 0, nullptr, 1},
-                                    {0, group[1].region, 1}, &request),
-                abi::kSuccess);
+      void* request = group.signal(group[0].target(), 1, {0, group[1].region, 1});
       ASSERT_TRUE(group.finish(group[0], request));
     }
     if (round == 10) {

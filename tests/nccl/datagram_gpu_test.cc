@@ -8,7 +8,6 @@
 #include <cstring>
 #include <future>
 #include <random>
-#include <string>
 #include <thread>
 
 #include "nccl/datagram_peer.h"
@@ -137,8 +136,7 @@ TEST_F(DatagramGpuTest, EveryLengthAndPlace) {
   auto* connection = start_connected();
   for (const size_t length : {0, 1, 15, 16, 17, 3967, 3968, 3969, 7936, 65536, 1'000'003, 3'900'000}) {
     SCOPED_TRACE(length);
-    transfer(*connection, length, length % 61, length % 53);
-    ASSERT_FALSE(HasFatalFailure());
+    ASSERT_NO_FATAL_FAILURE(transfer(*connection, length, length % 61, length % 53));
   }
 }
 
@@ -518,8 +516,7 @@ TEST_F(DatagramGpuTest, ARailGoesDownForGood) {
   constexpr int kTransfersAfterwards = 100;
   for (size_t i = 0, left = kTransfersAfterwards; left != 0; ++i) {
     if (told.wait_for(std::chrono::seconds(0)) == std::future_status::ready) --left;
-    transfer(*connection, 500'000, i % 64, i % 48);
-    ASSERT_FALSE(HasFatalFailure());
+    ASSERT_NO_FATAL_FAILURE(transfer(*connection, 500'000, i % 64, i % 48));
   }
   EXPECT_TRUE(told.get());
 }

@@ -478,12 +478,10 @@ TEST_F(DatagramNewestTest, ARailGoesDownAndComesBack) {
   for (const char* state : {"down", "up", "down", "up"}) {
     std::future<bool> told = std::async(std::launch::async, [&] { return rails.set(1, state); });
     do {
-      exchange(*connection, 50, 300'000);
-      ASSERT_FALSE(HasFatalFailure());
+      ASSERT_NO_FATAL_FAILURE(exchange(*connection, 50, 300'000));
     } while (told.wait_for(std::chrono::seconds(0)) != std::future_status::ready);
     EXPECT_TRUE(told.get()) << state;
-    exchange(*connection, 50, 300'000);
-    ASSERT_FALSE(HasFatalFailure());
+    ASSERT_NO_FATAL_FAILURE(exchange(*connection, 50, 300'000));
   }
 }
 

@@ -52,9 +52,9 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
       for (const bool sends : {true, false}) {
         channels_.push_back(
             join(sends ? static_cast<Actor&>(*here_) : *actor, sends ? *actor : static_cast<Actor&>(*here_)));
-        ASSERT_FALSE(HasFatalFailure());
       }
     }
+    ASSERT_FALSE(HasFailure());
   }
   Channel join(Actor& sender, Actor& receiver) {
     const Channel channel{&sender, &receiver, next_++};
@@ -153,8 +153,8 @@ class SharedFateTest : public LiveEnvironment, public ::testing::WithParamInterf
   }
   // A device of this process fails by a request that it gets; the channel to the other has it.
   void start_with_failure(int rail) {
-    start("event type=DEVICE_FATAL rail=" + std::to_string(rail) + " nth=" + (is_datagram() ? "1000" : "1"));
-    ASSERT_FALSE(HasFailure());
+    ASSERT_NO_FATAL_FAILURE(start("event type=DEVICE_FATAL rail=" + std::to_string(rail) +
+                                  " nth=" + (is_datagram() ? "1000" : "1")));
     if (!is_datagram()) begin_both(channels_[2], kLongBytes);
     ASSERT_TRUE(poll_until([&] {
       if (is_datagram()) run_both(channels_[2], Act::kTransfer, Act::kTransfer, kLongBytes, kLongBytes);
@@ -188,8 +188,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, SharedFateTest, ::testing::Values("connecte
                          [](const auto& transport) { return std::string(transport.param); });
 
 TEST_P(SharedFateTest, AMessageThatIsTooLongEndsItsChannel) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const Channel& channel = from_peer();
   run_both(channel, Act::kBegin, Act::kBegin, kBytes, 1'000);
   expect_failure(*channel.sender, channel, "the sender");
@@ -200,8 +199,7 @@ TEST_P(SharedFateTest, AMessageThatIsTooLongEndsItsChannel) {
 // It is sent eagerly, and waits for its receive.
 TEST_P(SharedFateTest, AParkedMessageThatIsTooLongEndsItsChannel) {
   if (!is_datagram()) GTEST_SKIP() << "nothing is sent before its receive";
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const Channel& channel = from_peer();
   ASSERT_TRUE(channel.sender->run({Act::kBegin, channel.number, kBytes}).is_right());
   const Reply refused = channel.receiver->run({Act::kTransfer, channel.number, 1'000});
@@ -211,8 +209,7 @@ TEST_P(SharedFateTest, AParkedMessageThatIsTooLongEndsItsChannel) {
 }
 
 TEST_P(SharedFateTest, AReceiverThatClosesEndsItsChannel) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const Channel& channel = from_peer();
   ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
   ASSERT_TRUE(channel.sender->run({Act::kBegin, channel.number, 2 * kBytes + 1}).is_done);
@@ -222,8 +219,7 @@ TEST_P(SharedFateTest, AReceiverThatClosesEndsItsChannel) {
 }
 
 TEST_P(SharedFateTest, ASenderThatClosesEndsItsChannel) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const Channel& channel = to_peer();
   ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
   ASSERT_TRUE(channel.sender->run({Act::kClose, channel.number}).is_right());
@@ -233,8 +229,7 @@ TEST_P(SharedFateTest, ASenderThatClosesEndsItsChannel) {
 
 // With an open request, which NCCL does when it aborts.
 TEST_P(SharedFateTest, MemoryThatIsDeregisteredEndsItsChannel) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   for (const Channel* channel : {&to_peer(), &from_peer()}) {
     begin_both(*channel, kBytes);
     ASSERT_TRUE(here_->run({Act::kDeregister, channel->number}).is_done);
@@ -248,8 +243,7 @@ TEST_P(SharedFateTest, MemoryThatIsDeregisteredEndsItsChannel) {
 // Its port is paused, for one, and a datagram still reads the memory that is deregistered.
 TEST_P(SharedFateTest, ALateDatagramHoldsUpNobody) {
   if (!is_datagram()) GTEST_SKIP() << "needs datagrams";
-  start("delay qp=3 by=3s nth=1");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start("delay qp=3 by=3s nth=1"));
   const Channel& channel = to_peer();
   ASSERT_TRUE(channel.sender->run({Act::kBegin, channel.number, kEagerBytes}).is_right());
   EXPECT_TRUE(channel.sender->run({Act::kDeregister, channel.number}).is_done);
@@ -259,9 +253,8 @@ TEST_P(SharedFateTest, ALateDatagramHoldsUpNobody) {
 
 // As of a request whose memory is not what it was.
 TEST_P(SharedFateTest, ABadCompletionEndsItsChannel) {
-  start(is_datagram() ? "fail qp=3 status=LOC_PROT nth=1"
-                      : "fail status=LOC_PROT nth=1 opcode=RDMA_WRITE_WITH_IMM");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start(is_datagram() ? "fail qp=3 status=LOC_PROT nth=1"
+                                              : "fail status=LOC_PROT nth=1 opcode=RDMA_WRITE_WITH_IMM"));
   const Channel& channel = to_peer();
   ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kEagerBytes}).is_right());
   const Reply sent = channel.sender->run({Act::kTransfer, channel.number, kEagerBytes});
@@ -272,16 +265,14 @@ TEST_P(SharedFateTest, ABadCompletionEndsItsChannel) {
 // A request that fails though nothing is wrong with it, as a device's queue pair may.
 TEST_P(SharedFateTest, ABrokenQueuePairIsMended) {
   if (!is_datagram()) GTEST_SKIP() << "failover_test has them";
-  start("error every=50");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start("error every=50"));
   for (int i = 0; i < 20; ++i) expect_transfer(to_peer(), "to the peer");
   expect_others_go_on(nullptr);
 }
 
 // Memory that is gone though it is registered.
 TEST_P(SharedFateTest, UnmappedMemoryEndsItsChannel) {
-  start("", "3000");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start("", "3000"));
   const Channel& channel = to_peer();
   ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
   ASSERT_TRUE(channel.sender->run({Act::kUnmap, channel.number}).is_right());
@@ -291,8 +282,7 @@ TEST_P(SharedFateTest, UnmappedMemoryEndsItsChannel) {
 }
 
 TEST_P(SharedFateTest, APeerThatIsKilledTakesNoOtherWithIt) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const Channel& channel = from_peer();
   ASSERT_TRUE(channel.receiver->run({Act::kBegin, channel.number, kBytes}).is_right());
   peer_->kill(SIGKILL);
@@ -304,8 +294,7 @@ TEST_P(SharedFateTest, APeerThatIsKilledTakesNoOtherWithIt) {
 
 // For less than VERBENA_FAILOVER_TIMEOUT_MS. It has announced far more than all grants.
 TEST_P(SharedFateTest, APeerThatStopsForAWhileHoldsUpNobody) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   std::vector<Channel> many;
   for (int i = 0; i < 8; ++i) many.push_back(join(*peer_, *here_));
   for (const Channel& channel : many) begin_both(channel, kLongBytes);
@@ -324,8 +313,7 @@ TEST_P(SharedFateTest, APeerThatStopsForAWhileHoldsUpNobody) {
 // For longer than this process waits. Old ends stay failed, and open.
 TEST_P(SharedFateTest, APeerThatWasGivenUpIsMetAgain) {
   if (!is_datagram()) GTEST_SKIP() << "a connection is between two ends";
-  start("", "600");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start("", "600"));
   for (const bool is_peer_first : {true, false}) {
     const Channel old = join(*peer_, *here_);
     ASSERT_TRUE(here_->run({Act::kBegin, old.number, kBytes}).is_right());
@@ -348,8 +336,7 @@ TEST_P(SharedFateTest, APeerThatWasGivenUpIsMetAgain) {
 // An engine that has never met this process.
 TEST_P(SharedFateTest, AListenerThatIsGoneIsNoticed) {
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const uint32_t open = next_++;
   ASSERT_TRUE(spare_->run({Act::kListen, open}).is_right());
   expect_nobody_there([&](uint32_t closed) {
@@ -362,8 +349,7 @@ TEST_P(SharedFateTest, AListenerThatIsGoneIsNoticed) {
 
 TEST_P(SharedFateTest, AListenersProcessThatIsKilledIsNoticed) {
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   expect_nobody_there([&](uint32_t) { spare_->kill(SIGKILL); });
   EXPECT_TRUE(!is_datagram() || has_warned(*here_, "its process has ended"));
   expect_nobody_there([&](uint32_t) { peer_->kill(SIGKILL); }, *peer_);
@@ -373,8 +359,7 @@ TEST_P(SharedFateTest, AListenersProcessThatIsKilledIsNoticed) {
 TEST_P(SharedFateTest, WithoutFailoverAListenerThatIsGoneIsNoticed) {
   environment_.set("VERBENA_FAILOVER", "0");
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "3000");
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   expect_nobody_there([&](uint32_t closed) {
     EXPECT_TRUE(spare_->run({Act::kCloseListener, closed}).is_right());
   });
@@ -383,8 +368,7 @@ TEST_P(SharedFateTest, WithoutFailoverAListenerThatIsGoneIsNoticed) {
 }
 
 TEST_P(SharedFateTest, APeerThatStopsWhileItConnectsIsWaitedFor) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   const uint32_t number = next_++;
   const Reply listened = here_->run({Act::kListen, number});
   ASSERT_TRUE(listened.is_right());
@@ -401,8 +385,7 @@ TEST_P(SharedFateTest, APeerThatStopsWhileItConnectsIsWaitedFor) {
 }
 
 TEST_P(SharedFateTest, APeerThatIsStoppedHoldsUpNoClose) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   for (const Channel* channel : {&to_peer(), &from_peer()}) {
     peer_->begin({Act::kClose, channel->number});
     peer_->kill(SIGSTOP);
@@ -421,8 +404,7 @@ TEST_P(SharedFateTest, ARailThatFlapsWhileOthersConnectHoldsUpNobody) {
   environment_.set("SOFTVERBS_DEVICES", "2");
   environment_.set("VERBENA_ACK_TIMEOUT", "8");  // requests fail after 8 ms
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "60000");
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   for (const std::string rail : {"0", "1"}) {
     std::atomic<bool> is_over{false};
     std::thread flaps([&] {
@@ -495,8 +477,7 @@ TEST_P(SharedFateTest, TheOnlyDeviceHasFailedAndNobodyConnects) {
 TEST_P(SharedFateTest, APeerThatStopsWhileARailIsDownIsWaitedFor) {
   environment_.set("SOFTVERBS_DEVICES", "2");
   environment_.set("VERBENA_ACK_TIMEOUT", "8");  // requests fail after 8 ms
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   std::vector<Channel> many{to_peer(), from_peer()};
   for (const Channel& channel : many) begin_both(channel, kLongBytes);
   peers_rails_.write("1 down\n");
@@ -520,8 +501,7 @@ TEST_P(SharedFateTest, APeerThatVanishesWhileARailIsDownIsGivenUp) {
   if (!is_datagram()) GTEST_SKIP() << "only the control network tells it: tests/vm takes that away too";
   environment_.set("SOFTVERBS_DEVICES", "2");
   environment_.set("VERBENA_ACK_TIMEOUT", "8");  // requests fail after 8 ms
-  start("", "600");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start("", "600"));
   peers_rails_.write("1 down\n");
   ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "softverbs1:1: port is down"); }));
   for (const Channel* channel : {&to_peer(), &from_peer()}) begin_both(*channel, kLongBytes);
@@ -531,8 +511,7 @@ TEST_P(SharedFateTest, APeerThatVanishesWhileARailIsDownIsGivenUp) {
 }
 
 TEST_P(SharedFateTest, APeerThatVanishesHoldsUpNoClose) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   peer_->begin({Act::kClose, to_peer().number});
   vanish();
   for (const Channel* channel : {&to_peer(), &from_peer()})
@@ -542,8 +521,7 @@ TEST_P(SharedFateTest, APeerThatVanishesHoldsUpNoClose) {
 
 // Of this process's requests. A connected end posts none before it stands.
 TEST_P(SharedFateTest, ACompletionThatNeverArrivesHoldsUpNoConnect) {
-  start(is_datagram() ? "drop nth=1 per=qp" : "drop every=1");
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start(is_datagram() ? "drop nth=1 per=qp" : "drop every=1"));
   for (const bool sends : {true, false}) sends ? join(*here_, *spare_) : join(*spare_, *here_);
   if (is_datagram()) expect_others_go_on(nullptr);
 }
@@ -566,20 +544,16 @@ TEST_P(SharedFateTest, ACompletionThatNeverArrivesEndsNoRecovery) {
 
 // For good, and no end hears that the other one closes.
 TEST_P(SharedFateTest, APeerWithoutARailHoldsUpNoClose) {
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   peers_rails_.write("0 down\n");
   ASSERT_TRUE(poll_until([&] { return has_warned(*peer_, "port is down"); }));
-  for (const Channel* channel : {&to_peer(), &from_peer()})
-    for (Actor* actor : {channel->sender, channel->receiver})
-      EXPECT_TRUE(actor->run({Act::kClose, channel->number}).is_right());
+  close_to_peer();
   expect_others_go_on(nullptr, false);
 }
 
 TEST_P(SharedFateTest, APeerWithoutARailIsNotReached) {
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "3000");
-  start();
-  ASSERT_FALSE(HasFailure());
+  ASSERT_NO_FATAL_FAILURE(start());
   expect_nobody_there(
       [&](uint32_t) {
         peers_rails_.write("0 down\n");

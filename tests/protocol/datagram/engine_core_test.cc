@@ -18,13 +18,16 @@ constexpr uint32_t kFullBytes = 3'968;
 
 struct Datagram {
   enum class Kind { kData, kAck, kRequest } kind;
-  OutPacket data;
-  uint16_t channel;
-  Place place;
-  uint32_t length_bytes;
-  Stamp time;
-  Ack ack;
-  std::vector<Wish> wishes;
+  OutPacket data{};
+  uint16_t channel = 0;
+  Place place{};
+  uint32_t length_bytes = 0;
+  Stamp time = 0;
+  Ack ack{};
+  std::vector<Wish> wishes = {};
+
+  bool is_data() const { return kind == Kind::kData; }
+  bool is_eager() const { return is_data() && data.kind == PacketKind::kEager; }
 };
 
 class End : public EngineCore<End> {
@@ -36,14 +39,8 @@ class End : public EngineCore<End> {
   uint32_t rooms() const { return room; }
   uint32_t live_rails() const { return (1U << options().rails) - 1; }
   uint32_t post_data(uint32_t, const OutPacket& packet) {
-    Datagram datagram{.kind = Datagram::Kind::kData,
-                      .data = packet,
-                      .channel = kNoChannel,
-                      .place = {},
-                      .length_bytes = 0,
-                      .time = make_stamp(now),
-                      .ack = {},
-                      .wishes = {}};
+    Datagram datagram{
+        .kind = Datagram::Kind::kData, .data = packet, .channel = kNoChannel, .time = make_stamp(now)};
     if (packet.message != kNoObject) {
       const SendMessage& message = send_message(packet.message);
       datagram.channel = send_channel(message.channel).wire;
@@ -69,24 +66,10 @@ class End : public EngineCore<End> {
     if (ack_room == 0) return;
     --ack_room;
     ack_paths.push_back(path);
-    out.push_back({.kind = Datagram::Kind::kAck,
-                   .data = {},
-                   .channel = 0,
-                   .place = {},
-                   .length_bytes = 0,
-                   .time = 0,
-                   .ack = ack,
-                   .wishes = {}});
+    out.push_back({.kind = Datagram::Kind::kAck, .ack = ack});
   }
   void post_request(uint32_t, uint32_t, std::span<const Wish> wishes) {
-    out.push_back({.kind = Datagram::Kind::kRequest,
-                   .data = {},
-                   .channel = 0,
-                   .place = {},
-                   .length_bytes = 0,
-                   .time = 0,
-                   .ack = {},
-                   .wishes = {wishes.begin(), wishes.end()}});
+    out.push_back({.kind = Datagram::Kind::kRequest, .wishes = {wishes.begin(), wishes.end()}});
   }
   void post_pages(uint32_t, PageQueue, uint32_t) {}
   void put_back(uint32_t page) { pages.put_back(page); }
@@ -151,6 +134,21 @@ class EngineCoreTest : public testing::Test {
     EXPECT_NE(id, kNoObject);
     right.settle(id);
     return id;
+  }
+  uint32_t send_now(uint64_t bytes) {
+    const uint32_t id = left.send(channel, bytes);
+    left.pump();
+    return id;
+  }
+  // What a message has under way.
+  std::deque<Datagram> send_apart(uint64_t bytes) {
+    send_now(bytes);
+    return std::exchange(left.out, {});
+  }
+  void ask(uint32_t peer, const Wish& wish) { right.on_request(peer, {&wish, 1}); }
+  void consume(uint32_t sending, uint32_t received) {
+    left.forget(sending);
+    right.release(received);
   }
   // One datagram to the other side.
   Verdict deliver(End& to, uint32_t peer, const Datagram& datagram) {
@@ -222,8 +220,7 @@ class EngineCoreTest : public testing::Test {
 
 TEST_F(EngineCoreTest, AShortMessageIsOnePacketAndOneAcknowledgement) {
   const uint32_t receive = post(100);
-  const uint32_t send = left.send(channel, 100);
-  left.pump();
+  const uint32_t send = send_now(100);
   ASSERT_EQ(left.out.size(), 1U);
   EXPECT_TRUE(left.out[0].data.is_last);
   EXPECT_TRUE(left.out[0].data.asks);
@@ -235,8 +232,7 @@ TEST_F(EngineCoreTest, AShortMessageIsOnePacketAndOneAcknowledgement) {
   ASSERT_EQ(right.out.size(), 1U);
   deliver(left, there, right.out[0]);
   EXPECT_EQ(left.sent, std::vector<uint32_t>{send});
-  left.forget(send);
-  right.release(receive);
+  consume(send, receive);
   EXPECT_EQ(right.budget().lent(), 0U);
   pass_time(1'000'000'000);
   EXPECT_EQ(left.statistics().sent_packets, 1U) << "nothing is left to be said";
@@ -244,8 +240,7 @@ TEST_F(EngineCoreTest, AShortMessageIsOnePacketAndOneAcknowledgement) {
 
 TEST_F(EngineCoreTest, AnEmptyMessageTakesNoPage) {
   const uint32_t receive = post(0);
-  left.send(channel, 0);
-  left.pump();
+  send_now(0);
   EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   EXPECT_EQ(right.received, std::vector<uint32_t>{receive});
   EXPECT_EQ(right.receive_message(receive).lent, 0U);
@@ -253,8 +248,7 @@ TEST_F(EngineCoreTest, AnEmptyMessageTakesNoPage) {
 
 TEST_F(EngineCoreTest, ALongMessageWaitsForGrantsBeyondItsEagerPackets) {
   post(100 * kFullBytes);
-  left.send(channel, 100 * kFullBytes);
-  left.pump();
+  send_now(100 * kFullBytes);
   EXPECT_EQ(left.count(Datagram::Kind::kData), 8U);
   EXPECT_EQ(left.out.back().data.backlog, 92U);
   const auto eager = std::exchange(left.out, {});
@@ -340,7 +334,7 @@ TEST_F(TwoRailsTest, AcknowledgementsReturnOverThePathOfTheirData) {
     left.send(channel, 10);
     uint32_t path = kPaths;
     run(0, [&](const Datagram& datagram) {
-      if (datagram.kind == Datagram::Kind::kData) path = datagram.data.path;
+      if (datagram.is_data()) path = datagram.data.path;
       return false;
     });
     EXPECT_EQ(right.ack_paths, std::vector<uint32_t>{path});
@@ -398,9 +392,7 @@ TEST_F(ShortPagesTest, AShortMessageTakesOne) {
 TEST_F(ShortPagesTest, WithoutOneItIsGranted) {
   for (int i = 0; i < 3; ++i) post(10);
   for (int i = 0; i < 3; ++i) left.send(channel, 10);
-  run(20'000'000, [](const Datagram& datagram) {
-    return datagram.kind == Datagram::Kind::kData && datagram.data.kind == PacketKind::kEager;
-  });
+  run(20'000'000, [](const Datagram& datagram) { return datagram.is_eager(); });
   EXPECT_EQ(right.received.size(), 3U);
   EXPECT_EQ(right.budget().lent(), 3U);
   EXPECT_EQ(right.short_budget().posted(0, PageQueue::kEager) + right.short_idle(), kShortPages);
@@ -444,8 +436,7 @@ TEST_F(EngineCoreTest, AChannelWithoutReceivesHoldsUpNoOther) {
     ASSERT_NE(send, kNoObject);
     run(300'000);
     ASSERT_EQ(right.receive_message(receive).state, ReceiveState::kDone) << "message " << m;
-    left.forget(send);
-    right.release(receive);
+    consume(send, receive);
   }
   for (int i = 0; i < 30; ++i) post(2 * kFullBytes);
   run(1'000'000'000);
@@ -456,9 +447,7 @@ TEST_F(EngineCoreTest, AChannelWithoutReceivesHoldsUpNoOther) {
 TEST_F(EngineCoreTest, AnEagerPacketThatFindsNoPageIsGranted) {
   post(3 * kFullBytes);
   left.send(channel, 3 * kFullBytes);
-  run(50'000'000, [](const Datagram& datagram) {
-    return datagram.kind == Datagram::Kind::kData && datagram.data.kind == PacketKind::kEager;
-  });
+  run(50'000'000, [](const Datagram& datagram) { return datagram.is_eager(); });
   EXPECT_EQ(right.received.size(), 1U);
   EXPECT_EQ(left.sent.size(), 1U);
   EXPECT_LE(left.statistics().resent_packets, 3 * 3U) << "it does not try for ever";
@@ -489,8 +478,7 @@ TEST_F(EngineCoreTest, AMessageThatIsClosedBetweenItsTellingsLeavesTheOthersTold
   right.out.clear();
   right.close_receive(channels[1]);
   right.open_receive(here, 6);
-  const Wish other{6, 0, 20};
-  right.on_request(here, {&other, 1});  // takes the memory of what was closed
+  ask(here, {6, 0, 20});  // takes the memory of what was closed
   right.pump();
   std::vector<uint16_t> told;
   for (const Datagram& datagram : right.out)
@@ -527,7 +515,7 @@ TEST_F(EngineCoreTest, APacketThatIsOvertakenIsSentAgainOverAnotherPath) {
   uint32_t lost_path = kPaths;
   std::map<uint32_t, std::vector<uint32_t>> paths_of;
   run(2'000'000, [&](const Datagram& datagram) {
-    if (datagram.kind != Datagram::Kind::kData) return false;
+    if (!datagram.is_data()) return false;
     paths_of[datagram.place.index].push_back(datagram.data.path);
     const bool is_lost = datagram.place.index == 12 && !datagram.data.is_resent;
     if (is_lost) lost_path = datagram.data.path;
@@ -546,8 +534,7 @@ TEST_F(EngineCoreTest, APacketIsNotLostBeforeItHasLeft) {
   left.first_waiting = 12, left.end_waiting = 15;
   std::vector<Datagram> waiting;
   const auto waits = [&](const Datagram& datagram) {
-    const bool is_one =
-        datagram.kind == Datagram::Kind::kData && datagram.place.message == 0 && datagram.place.index >= 12;
+    const bool is_one = datagram.is_data() && datagram.place.message == 0 && datagram.place.index >= 12;
     if (is_one) waiting.push_back(datagram);
     return is_one;
   };
@@ -576,8 +563,7 @@ TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {
   post(10);
   left.send(channel, 10);
   uint32_t lost = 0;
-  run(2'000'000,
-      [&](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kData && ++lost <= 1; });
+  run(2'000'000, [&](const Datagram& datagram) { return datagram.is_data() && ++lost <= 1; });
   EXPECT_EQ(right.received.size(), 1U);
   EXPECT_EQ(left.statistics().probes, 1U);
   EXPECT_EQ(left.statistics().timeouts, 0U);
@@ -585,8 +571,7 @@ TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {
 
 // With one rail, too: a queue that is full takes no probe.
 TEST_F(EngineCoreTest, AProbeWaitsForRoom) {
-  left.send(channel, 1'000);
-  left.pump();
+  send_now(1'000);
   ASSERT_EQ(left.count(Datagram::Kind::kData), 1U);
   const auto pass = [&](uint32_t room) {
     left.room = room;
@@ -619,7 +604,7 @@ class TrialTest : public EngineCoreTest {
       post(10);
       left.send(channel, 10);
       run(1'000'000, [&](const Datagram& datagram) {
-        const bool is_trial = datagram.kind == Datagram::Kind::kData && datagram.data.path == kTried;
+        const bool is_trial = datagram.is_data() && datagram.data.path == kTried;
         is_tried |= is_trial;
         return is_trial;
       });
@@ -652,7 +637,7 @@ TEST_F(TrialTest, AProbeOverTheOnlyPathIsItsTrial) {
   left.send(channel, 10);
   std::vector<uint32_t> tried;
   run(1'000'000, [&](const Datagram& datagram) {
-    if (datagram.kind != Datagram::Kind::kData) return false;
+    if (!datagram.is_data()) return false;
     tried.push_back(left.peer(there).paths.tried());
     return tried.size() == 1;
   });
@@ -668,9 +653,7 @@ TEST_F(TrialTest, AnEagerPacketThatIsLostOnTrialLeavesItNotInUse) {
   for (uint32_t i = 0; i < kPaths + 8; ++i) {  // soon enough after each other that no probe is sent
     post(10);
     left.send(channel, 10);
-    run(0, [&](const Datagram& datagram) {
-      return datagram.kind == Datagram::Kind::kData && datagram.data.path == kTried;
-    });
+    run(0, [&](const Datagram& datagram) { return datagram.is_data() && datagram.data.path == kTried; });
     finish();
     pass_time(25'000);
   }
@@ -686,8 +669,7 @@ TEST_F(EngineCoreTest, ALateOriginalWidensTheWindows) {
   left.send(channel, 40 * kFullBytes);
   std::vector<Datagram> late;
   run(400'000, [&](const Datagram& datagram) {
-    const bool is_late =
-        datagram.kind == Datagram::Kind::kData && datagram.place.index == 12 && !datagram.data.is_resent;
+    const bool is_late = datagram.is_data() && datagram.place.index == 12 && !datagram.data.is_resent;
     if (is_late) late.push_back(datagram);
     return is_late;
   });
@@ -716,8 +698,7 @@ TEST_F(EngineCoreTest, APeerThatIsSilentForTooLongIsTold) {
 TEST_F(EngineCoreTest, OnesOwnPauseIsNotThePeersSilence) {
   constexpr int64_t kPauseNs = 60'000'000'000;
   post(2 * kFullBytes);
-  left.send(channel, 2 * kFullBytes);
-  left.pump();
+  send_now(2 * kFullBytes);
   left.out.clear();
   pass_time(5'000'000);
   left.out.clear();
@@ -736,8 +717,7 @@ TEST_F(EngineCoreTest, OnesOwnPauseIsNotThatOfAPacket) {
   for (const int64_t end = left.now + left.options().silence_ns / 2; left.now < end;) {
     const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
     run(50'000'000, is_lost);
-    left.forget(send);
-    right.release(receive);
+    consume(send, receive);
   }
   pass_time(60'000'000'000);
   EXPECT_TRUE(left.stuck.empty());
@@ -770,8 +750,7 @@ TEST_F(EngineCoreTest, AFullPacketThatNeverArrivesIsToldThoughShortOnesDo) {
       const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
       run(50'000'000, is_lost);
       ASSERT_EQ(left.send_message(send).state, SendState::kDone);
-      left.forget(send);
-      right.release(receive);
+      consume(send, receive);
     }
     EXPECT_EQ(left.stuck, std::vector<uint32_t>{full}) << packets;
     EXPECT_GE(left.now - began_ns, left.options().silence_ns);
@@ -796,8 +775,7 @@ TEST_F(EngineCoreTest, AChannelThatIsStoppedHoldsUpNoOther) {
     const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
     run(50'000'000, is_lost);
     ASSERT_EQ(left.send_message(send).state, SendState::kDone) << i;
-    left.forget(send);
-    right.release(receive);
+    consume(send, receive);
   }
   EXPECT_TRUE(left.stuck.empty());
   EXPECT_TRUE(left.silent.empty());
@@ -856,7 +834,7 @@ TEST_F(EngineOfFewPagesTest, AnEagerPacketThatFindsNoPageIsNotOnTheWay) {
   EXPECT_FALSE(left.peer(there).held_back.is_empty());
   EXPECT_TRUE(left.stuck.empty());
   post(8 * kFullBytes);
-  run(20'000'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kData; });
+  run(20'000'000, [](const Datagram& datagram) { return datagram.is_data(); });
   EXPECT_TRUE(left.peer(there).held_back.is_empty());
   EXPECT_TRUE(left.stuck.empty());
   run(100'000'000);
@@ -877,8 +855,7 @@ TEST_F(EngineOfFewPagesTest, AChannelThatClosesWithPacketsHeldBackIsNotStuck) {
 
 TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
   post(kFullBytes);
-  left.send(channel, 2 * kFullBytes);
-  left.pump();
+  send_now(2 * kFullBytes);
   EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTooLong) << "it says what comes behind it";
   EXPECT_EQ(deliver(right, here, left.out[1]), Verdict::kTooLong);
   left.out.clear();
@@ -890,10 +867,8 @@ TEST_F(EngineCoreTest, APacketMustFitItsReceive) {
 
 // Where a packet lies counts, not how much is here.
 TEST_F(EngineCoreTest, ALatePacketOfAMessageMustFitItsReceive) {
-  left.send(channel, 8 * kFullBytes);
-  left.pump();
-  ASSERT_EQ(left.out.size(), 8U);
-  const auto packets = std::exchange(left.out, {});
+  const auto packets = send_apart(8 * kFullBytes);
+  ASSERT_EQ(packets.size(), 8U);
   EXPECT_EQ(deliver(right, here, packets[7]), Verdict::kTaken);
   const uint32_t receive = right.post(receiving, kFullBytes, 0);
   EXPECT_TRUE(right.is_too_long(receive)) << "the last one is parked, the first one lost";
@@ -901,8 +876,7 @@ TEST_F(EngineCoreTest, ALatePacketOfAMessageMustFitItsReceive) {
 
 // A packet says how many come behind it, but not how long the last one is.
 TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
-  left.send(channel, 8 * kFullBytes);
-  left.pump();
+  send_now(8 * kFullBytes);
   ASSERT_EQ(left.out.size(), 8U);
   EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   const uint32_t receive = right.post(receiving, 8 * kFullBytes - 1, 0);
@@ -911,8 +885,7 @@ TEST_F(EngineCoreTest, AFirstPacketThatFitsDoesNotLetTheLastOneIn) {
 }
 
 TEST_F(EngineCoreTest, AMessageThatIsParkedIsTooLongByItsFirstPacket) {
-  left.send(channel, 8 * kFullBytes);
-  left.pump();
+  send_now(8 * kFullBytes);
   EXPECT_EQ(deliver(right, here, left.out[0]), Verdict::kTaken);
   EXPECT_TRUE(right.is_too_long(right.post(receiving, 7 * kFullBytes, 0)));
 }
@@ -939,8 +912,7 @@ TEST_F(EngineCoreTest, AMessageIsTooLongThoughAllThatIsGrantedFits) {
 
 TEST_F(EngineCoreTest, PacketsThatMakeNoSenseAreRefused) {
   post(10 * kFullBytes);
-  left.send(channel, 4 * kFullBytes);
-  left.pump();
+  send_now(4 * kFullBytes);
   const Datagram first = left.out[0], last = left.out[3];
   const auto with = [&](const Datagram& origin, const std::function<void(Datagram&)>& change) {
     Datagram datagram = origin;
@@ -988,11 +960,9 @@ TEST_F(EngineCoreTest, PacketsThatContradictEachOtherAreRefused) {
 // A grant for as many would name another message.
 TEST_F(EngineCoreTest, AMessageHasFewerPacketsThanAGrantCanName) {
   const uint32_t receive = post(uint64_t{kMaxPacketIndex} * kFullBytes);
-  const Wish wish{0, 0, kMaxPacketIndex};
-  right.on_request(here, {&wish, 1});
+  ask(here, {0, 0, kMaxPacketIndex});
   EXPECT_EQ(right.receive_message(receive).wanted, 0U);
-  left.send(channel, 4 * kFullBytes);
-  left.pump();
+  send_now(4 * kFullBytes);
   Datagram first = left.out[0];
   first.data.backlog = 2;
   first.place.index = kMaxPacketIndex - 3;
@@ -1004,14 +974,11 @@ TEST_F(EngineCoreTest, AMessageHasFewerPacketsThanAGrantCanName) {
 // Of a message that had the same number before.
 TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
   const uint32_t receive = post(100 * kFullBytes);
-  const Wish wish{0, 0, 5'000};
-  right.on_request(here, {&wish, 1});
+  ask(here, {0, 0, 5'000});
   right.pump();
   EXPECT_GT(right.outstanding(), 4U);
   EXPECT_LE(right.outstanding(), 100U) << "there is no room for more";
-  left.send(channel, 4 * kFullBytes);
-  left.pump();
-  const auto packets = std::exchange(left.out, {});
+  const auto packets = send_apart(4 * kFullBytes);
   ASSERT_EQ(packets.size(), 4U);
   EXPECT_EQ(deliver(right, here, packets[3]), Verdict::kTaken);
   EXPECT_GE(right.receive_message(receive).wanted, right.receive_message(receive).granted);
@@ -1024,15 +991,13 @@ TEST_F(EngineCoreTest, AWishThatIsTooLargeDoesNoHarm) {
 // For no bytes at all it may have a packet.
 TEST_F(EngineCoreTest, AWishIsGrantedNoMoreThanTheReceiveHasRoomFor) {
   for (uint16_t number = 0; number < 8; ++number) {
-    const Wish wish{0, number, kMaxPacketIndex - 1};
-    right.on_request(here, {&wish, 1});
+    ask(here, {0, number, kMaxPacketIndex - 1});
   }
   for (int i = 0; i < 4; ++i) post(8);  // after the wish, and
   right.pump();
   EXPECT_EQ(right.outstanding(), 4U);
   for (int i = 0; i < 4; ++i) post(0);
-  const Wish again{0, 2, kMaxPacketIndex - 1};  // before it
-  right.on_request(here, {&again, 1});
+  ask(here, {0, 2, kMaxPacketIndex - 1});  // before it
   right.pump();
   EXPECT_EQ(right.outstanding(), 8U);
 }
@@ -1040,8 +1005,7 @@ TEST_F(EngineCoreTest, AWishIsGrantedNoMoreThanTheReceiveHasRoomFor) {
 // A peer that is given up leaves nothing that others would miss.
 TEST_F(EngineCoreTest, GrantsAndPagesOfAGivenUpPeerAreTheOthers) {
   const uint32_t receive = post(200 * kFullBytes);
-  left.send(channel, 200 * kFullBytes);
-  left.pump();
+  send_now(200 * kFullBytes);
   exchange(left, right, here, {});
   right.pump();
   ASSERT_GT(right.outstanding(), 0U);
@@ -1054,8 +1018,7 @@ TEST_F(EngineCoreTest, GrantsAndPagesOfAGivenUpPeerAreTheOthers) {
   right.open_receive(other, 0);
   ASSERT_EQ(right.peer(other).receive_channels.size(), 1U);
   post_on(right.peer(other).receive_channels[0], 100 * kFullBytes);
-  const Wish wish{0, 0, 100};
-  right.on_request(other, {&wish, 1});
+  ask(other, {0, 0, 100});
   right.pump();
   EXPECT_GT(right.outstanding(), 50U);
   EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kPosted);
@@ -1065,8 +1028,7 @@ TEST_F(EngineCoreTest, AcknowledgementsWithoutRoomStayDue) {
   constexpr uint32_t kPeers = 4;
   for (uint32_t i = 1; i < kPeers; ++i) right.add_peer(~0U, kFullBytes);
   post(200 * kFullBytes);
-  left.send(channel, 200 * kFullBytes);
-  left.pump();
+  send_now(200 * kFullBytes);
   exchange(left, right, here, {});
   for (uint32_t i = 1; i < kPeers; ++i) right.must_ack(here + i);
   right.ack_room = 0;
@@ -1115,9 +1077,7 @@ TEST_F(EngineCoreTest, NumbersOfRemovedPeersAreGivenAgain) {
 
 TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
   post(10 * kFullBytes);
-  left.send(channel, 4 * kFullBytes);
-  left.pump();
-  auto packets = std::exchange(left.out, {});
+  auto packets = send_apart(4 * kFullBytes);
   deliver(right, here, packets[0]);
   right.close_receive(receiving);
   EXPECT_EQ(right.budget().held(), 0U);
@@ -1132,9 +1092,7 @@ TEST_F(EngineCoreTest, AClosedReceiveAcknowledgesAndDrops) {
 // The port has ended its copies; it says nothing more of them.
 TEST_F(EngineCoreTest, AClosedReceiveGivesBackWhatWasBeingCopied) {
   const uint32_t receive = post(10 * kFullBytes, 0);
-  left.send(channel, 4 * kFullBytes);
-  left.pump();
-  const auto packets = std::exchange(left.out, {});
+  const auto packets = send_apart(4 * kFullBytes);
   for (const Datagram& packet : packets) deliver(right, here, packet);
   EXPECT_EQ(right.receive_message(receive).state, ReceiveState::kMoving);
   EXPECT_EQ(right.budget().moving(), 4U);
@@ -1153,7 +1111,7 @@ TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
   // Its eager packets and many granted ones get lost.
   uint32_t granted = 0;
   run(60'000, [&](const Datagram& datagram) {
-    if (datagram.kind != Datagram::Kind::kData) return false;
+    if (!datagram.is_data()) return false;
     return datagram.data.kind == PacketKind::kGranted ? ++granted > 10 : datagram.place.index >= 4;
   });
   left.close_send(channel);
@@ -1190,9 +1148,7 @@ TEST_F(EngineCoreTest, PagesAreCopiedAsTheyArrived) {
   constexpr uint64_t kBytes = 3 * kFullBytes + 10;
   const size_t pages = right.pages.count();
   post(kBytes, 0);
-  left.send(channel, kBytes);
-  left.pump();
-  const auto packets = std::exchange(left.out, {});
+  const auto packets = send_apart(kBytes);
   ASSERT_EQ(packets.size(), 4U);
   for (const size_t index : {1, 0, 3, 2}) deliver(right, here, packets[index]);
   EXPECT_EQ(right.copied_to, (std::vector<uint64_t>{kFullBytes, 0, 3 * kFullBytes, 2 * kFullBytes}));
@@ -1207,8 +1163,7 @@ TEST_F(EngineCoreTest, PagesAreCopiedAsTheyArrived) {
 TEST_F(EngineCoreTest, PagesThatAreLentComeBackWhenTheyAreReleased) {
   const size_t pages = right.pages.count();
   const uint32_t receive = post(2 * kFullBytes);
-  left.send(channel, 2 * kFullBytes);
-  left.pump();
+  send_now(2 * kFullBytes);
   for (const Datagram& datagram : std::exchange(left.out, {})) deliver(right, here, datagram);
   ASSERT_EQ(right.received, std::vector<uint32_t>{receive});
   std::vector<std::pair<uint64_t, uint32_t>> lent;
@@ -1244,8 +1199,7 @@ TEST_F(EngineCoreTest, NumbersOfMessagesWrap) {
     const uint32_t receive = post(10), send = left.send(channel, 10);
     run();
     ASSERT_EQ(right.receive_message(receive).state, ReceiveState::kDone) << m;
-    left.forget(send);
-    right.release(receive);
+    consume(send, receive);
   }
 }
 
@@ -1274,14 +1228,12 @@ TEST_F(EngineCoreTest, OldAcknowledgementsAreHarmless) {
   for (int m = 0; m < 50; ++m) {
     const uint32_t receive = post(20 * kFullBytes), send = left.send(channel, 20 * kFullBytes);
     run(0, [&](const Datagram& datagram) {
-      if (datagram.kind != Datagram::Kind::kData) old.push_back(datagram);
+      if (!datagram.is_data()) old.push_back(datagram);
       return false;
     });
-    left.forget(send);
-    right.release(receive);
+    consume(send, receive);
   }
-  left.send(channel, 500 * kFullBytes);
-  left.pump();
+  send_now(500 * kFullBytes);
   for (const Datagram& datagram : old)
     if (datagram.kind == Datagram::Kind::kAck) deliver(left, there, datagram);
   left.out.clear();

@@ -1,7 +1,6 @@
 // Runs scenarios, one a line of the arguments or of stdin, and prints what came of them.
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <string>
 

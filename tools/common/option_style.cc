@@ -85,10 +85,7 @@ void add_size_options(CLI::App& app, SizeOptions& options) {
       ->type_name("SIZES")
       ->capture_default_str();
   app.add_option("--size", options.sizes)->group("");
-  app.add_option("--factor,-f", options.factor, "ratio of each size to the previous size")
-      ->check(CLI::Range(2, 1 << 20))
-      ->type_name("N")
-      ->capture_default_str();
+  add_range_option(app, "--factor,-f", options.factor, "ratio of each size to the previous size", 2, 1 << 20);
 }
 
 std::vector<uint64_t> resolve_sizes(const SizeOptions& options) {

@@ -23,6 +23,13 @@ void add_size_options(CLI::App& app, SizeOptions& options);
 // Throws CLI::ValidationError.
 std::vector<uint64_t> resolve_sizes(const SizeOptions& options);
 
+// A number between two others; the help shows them and the default, which `number` holds.
+template <typename Number, typename Bound>
+CLI::Option* add_range_option(CLI::App& app, const std::string& names, Number& number,
+                              const std::string& help, Bound min, Bound max) {
+  return app.add_option(names, number, help)->check(CLI::Range(min, max))->capture_default_str();
+}
+
 // A time with a unit, stored in seconds; `seconds` holds the default.
 CLI::Option* add_duration_option(CLI::App& app, const std::string& names, double& seconds,
                                  const std::string& help, double min_s, double max_s);

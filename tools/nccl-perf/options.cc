@@ -20,13 +20,9 @@ void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
                  "(default: all of them)")
       ->delimiter(',');
   add_size_options(app, raw.sizes);
-  app.add_option("--iters,-n", options.iterations, "timed iterations per size")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app.add_option("--warmup,-w", options.warmup,
-                 "untimed iterations before the timed iterations, at least one")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
+  add_range_option(app, "--iters,-n", options.iterations, "timed iterations per size", 1, 100000);
+  add_range_option(app, "--warmup,-w", options.warmup,
+                   "untimed iterations before the timed iterations, at least one", 1, 100000);
   add_duration_option(app, "--soak", options.soak_s,
                       "repeat the timed iterations of each size for this time, check the elements after each "
                       "repetition, and show a histogram of the times",
@@ -34,11 +30,11 @@ void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
   app.add_option("--verify", options.verify, "1 checks the elements of every result; 0 skips these checks")
       ->capture_default_str();
   app.add_flag("--graph", options.graph, "capture each operation in a CUDA graph and replay the graph");
-  app.add_option("--communicators", options.communicators,
-                 "run each operation on this number of communicators at the same time; ncclCommSplit creates "
-                 "all except the first")
-      ->check(CLI::Range(1, 8))
-      ->capture_default_str();
+  add_range_option(
+      app, "--communicators", options.communicators,
+      "run each operation on this number of communicators at the same time; ncclCommSplit creates "
+      "all except the first",
+      1, 8);
   add_timeout_option(app, options.timeout_s);
 }
 
@@ -70,11 +66,10 @@ void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
       ->delimiter(',')
       ->check(CLI::IsMember({"socket", "ib", "unpack0", "unpack1"}))
       ->type_name("NAME");
-  app.add_option(
-         "--rounds", options.rounds,
-         "repeat all runs this number of times, every second time in reverse order, and show the medians")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  add_range_option(
+      app, "--rounds", options.rounds,
+      "repeat all runs this number of times, every second time in reverse order, and show the medians", 1,
+      1000);
 }
 
 void add_calibration_options(CLI::App& app, NcclPerfOptions& options) {

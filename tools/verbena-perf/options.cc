@@ -37,9 +37,7 @@ void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--warmup,-w", workload.warmup, "untimed messages before the timed messages")
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--window", workload.window, "messages in flight")
-      ->check(CLI::Range(1, 8))
-      ->capture_default_str();
+  add_range_option(app, "--window", workload.window, "messages in flight", 1, 8);
   app.add_option(
          "--consume-lag", workload.consume_lag,
          "read the data of a completed receive only after this number of further receives have completed")
@@ -64,10 +62,7 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
                  "ib: alternate between runs of the plugin and of NCCL's own IB transport, and show the "
                  "factor by which the plugin is better")
       ->check(CLI::IsMember({kIb}));
-  app.add_option("--rounds", workload.rounds, "with --against: runs of each transport")
-      ->check(CLI::Range(1, 1000))
-      ->type_name("N")
-      ->capture_default_str();
+  add_range_option(app, "--rounds", workload.rounds, "with --against: runs of each transport", 1, 1000);
   app.add_option("--repeats,-r", workload.repeats,
                  "timed passes per size and run; default: 1, or 5 with --against")
       ->check(CLI::Range(1, 1000))
@@ -76,18 +71,15 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
 }
 
 void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  app.add_option("--abi", workload.abi_version, "version of the plugin's table to use")
-      ->check(CLI::Range(7, 12))
-      ->capture_default_str();
+  add_range_option(app, "--abi", workload.abi_version, "version of the plugin's table to use", 7, 12);
   app.add_option("--rails", workload.rails,
                  "if N is above 1, join the first N devices into one virtual device")
       ->check(CLI::Range(1, 8));
-  app.add_option("--pairs", workload.pairs,
-                 "connections in each direction; all connections carry messages, and the first and the last "
-                 "are measured")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N")
-      ->capture_default_str();
+  add_range_option(
+      app, "--pairs", workload.pairs,
+      "connections in each direction; all connections carry messages, and the first and the last "
+      "are measured",
+      1, 4096);
   app.add_option("--unpack", workload.unpack, "set VERBENA_UNPACK to 0 or 1")->check(CLI::Range(0, 1));
   app.add_option("--threshold", workload.threshold,
                  "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and set VERBENA_UNPACK=1 if "

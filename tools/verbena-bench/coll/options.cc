@@ -21,12 +21,11 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "processes; default: one for each GPU, or two on one GPU. If there are more processes than "
                  "GPUs, processes share GPUs, which needs NVIDIA's MPS")
       ->check(CLI::Range(2, 16));
-  app.add_option(
-         "--hosts", plan.hosts,
-         "emulate this number of hosts: divide the ranks into groups, each with a VERBENA_HOSTID; ranks of "
-         "different groups use RDMA")
-      ->check(CLI::Range(1, 16))
-      ->capture_default_str();
+  add_range_option(
+      app, "--hosts", plan.hosts,
+      "emulate this number of hosts: divide the ranks into groups, each with a VERBENA_HOSTID; ranks of "
+      "different groups use RDMA",
+      1, 16);
   SizeOptions sizes;
   sizes.sizes = "1K:64M";
   add_size_options(app, sizes);
@@ -48,23 +47,19 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
       ->type_name("NAME")
       ->check(CLI::IsMember(list_operations()).description(""))
       ->capture_default_str();
-  app.add_option("--hidden", plan.hidden,
-                 "elements of a row, for operations with RMSNorm and for --moe; with RMSNorm, --sizes are "
-                 "rounded down to whole rows")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_range_option(app, "--hidden", plan.hidden,
+                   "elements of a row, for operations with RMSNorm and for --moe; with RMSNorm, --sizes are "
+                   "rounded down to whole rows",
+                   1, 1 << 20);
   app.add_option("--moe", plan.moe_tokens,
                  "measure only dispatch and combine of a mixture of experts, with this number of tokens per "
                  "rank, or a list. Rows have --hidden elements, and routes differ in each call. --soak "
                  "sets the number of verified rounds")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
-  app.add_option("--experts", plan.moe_experts, "with --moe: total number of experts on all ranks")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--top-k", plan.moe_top_k, "with --moe: number of experts per token")
-      ->check(CLI::Range(1, 32))
-      ->capture_default_str();
+  add_range_option(app, "--experts", plan.moe_experts, "with --moe: total number of experts on all ranks", 1,
+                   4096);
+  add_range_option(app, "--top-k", plan.moe_top_k, "with --moe: number of experts per token", 1, 32);
   app.add_option("--row-bytes", plan.moe_row_bytes,
                  "with --moe: bytes of each dispatched row, a multiple of 16; default: two bytes per element")
       ->check(CLI::Range(0, 1 << 20));
@@ -78,10 +73,8 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
          "and ragged, combine takes one row from each expert instead of one row from each rank")
       ->check(CLI::IsMember({"rank", "expert", "ragged"}))
       ->capture_default_str();
-  app.add_option("--alignment", plan.moe_alignment,
-                 "with --grouping ragged: each group begins at a multiple of this number of rows")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_range_option(app, "--alignment", plan.moe_alignment,
+                   "with --grouping ragged: each group begins at a multiple of this number of rows", 1, 1024);
   app.add_option(
          "--calibrate", options.calibrate,
          "write the measurements to this tuning file; the library uses the file to choose algorithms if "
@@ -119,13 +112,10 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
       "in-place use, delay, graph and stream differ between ranks. The ranks then make one eighth of this "
       "number of dispatches and combines of a mixture of experts, with random shapes, layouts and routes");
   app.add_option("--seed", plan.seed, "with --random: seed of the random calls")->capture_default_str();
-  app.add_option("--chain", plan.chain,
-                 "number of operations in the shorter of the two graphs; the longer graph has twice as many")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--blocks", plan.blocks, "maximum number of blocks of a kernel")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
+  add_range_option(
+      app, "--chain", plan.chain,
+      "number of operations in the shorter of the two graphs; the longer graph has twice as many", 1, 1000);
+  add_range_option(app, "--blocks", plan.blocks, "maximum number of blocks of a kernel", 1, 512);
   app.add_option("--packets", plan.packet_bytes,
                  "size of the workspace for packets (default: the library chooses)")
       ->transform(CLI::AsSizeValue(false));

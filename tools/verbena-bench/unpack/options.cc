@@ -34,19 +34,13 @@ void add_sweep_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   app.add_option("--dst-align", raw.destination_aligns,
                  "address of each message's first byte, modulo 16: 0 to 15, or all")
       ->capture_default_str();
-  app.add_option("--slots", sweep.slots, "messages in a connection's queue")
-      ->check(CLI::Range(1, kUnpackQueueDepthSlots))
-      ->capture_default_str();
-  app.add_option("--at-once", sweep.at_once,
-                 "maximum number of complete messages that one call of the unpack function takes")
-      ->check(CLI::Range(1, kUnpackQueueDepthSlots))
-      ->capture_default_str();
-  app.add_option("--blocks", sweep.blocks, "blocks, with one connection each")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--threads", sweep.threads, "threads per block, a multiple of 32")
-      ->check(CLI::Range(32, 640))
-      ->capture_default_str();
+  add_range_option(app, "--slots", sweep.slots, "messages in a connection's queue", 1,
+                   kUnpackQueueDepthSlots);
+  add_range_option(app, "--at-once", sweep.at_once,
+                   "maximum number of complete messages that one call of the unpack function takes", 1,
+                   kUnpackQueueDepthSlots);
+  add_range_option(app, "--blocks", sweep.blocks, "blocks, with one connection each", 1, 4096);
+  add_range_option(app, "--threads", sweep.threads, "threads per block, a multiple of 32", 32, 640);
   app.add_option("--bounce", raw.bounces, "where bounce pages live: gpu, host")
       ->check(CLI::IsMember({"gpu", "host"}))
       ->capture_default_str();
@@ -69,9 +63,7 @@ void add_run_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
                  "minimum payload of a case; choose more than the size of the L2 cache")
       ->capture_default_str();
   app.add_option("--volume", raw.volume, "approximate payload of a timed launch")->capture_default_str();
-  app.add_option("--stages", options.measure.stages, "with --copy bulk: stages per warp")
-      ->check(CLI::Range(2, 32))
-      ->capture_default_str();
+  add_range_option(app, "--stages", options.measure.stages, "with --copy bulk: stages per warp", 2, 32);
   app.add_flag("--latency", options.measure_latency,
                "also measure the latency of single messages that the host publishes");
   app.add_option("--messages", raw.messages, "with --latency and --live: number of messages")
@@ -89,9 +81,7 @@ void add_live_options(CLI::App& app, UnpackOptions& options) {
   app.add_option("--plugin", options.live.plugin,
                  "libnccl-net.so to load (default: in ../lib, relative to this tool)");
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
-  app.add_option("--abi", options.live.abi_version, "version of the plugin's table to use")
-      ->check(CLI::Range(7, 12))
-      ->capture_default_str();
+  add_range_option(app, "--abi", options.live.abi_version, "version of the plugin's table to use", 7, 12);
 }
 
 uint64_t parse_size(const char* option, const std::string& text, uint64_t min_bytes, uint64_t max_bytes) {

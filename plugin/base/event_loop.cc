@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>

@@ -1,7 +1,5 @@
 #include "base/hmac.h"
 
-#include <cstring>
-
 #include "base/log.h"
 #include "crypto/libcrypto.h"
 

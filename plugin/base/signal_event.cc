@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 
 #include "base/library_pin.h"
 #include "base/log.h"

@@ -1,6 +1,5 @@
 #include "nccl/rma_core.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 

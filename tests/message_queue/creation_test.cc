@@ -1,6 +1,5 @@
 // Whatever the system refuses while a queue is made, the caller is told, the process lives, and it can make a
 // queue afterwards.
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/syscall.h>
 

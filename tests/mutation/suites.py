@@ -21,7 +21,7 @@ LEFT_OUT = {
     "backends/nccl.cuh": "needs NCCL's device code, which no emulated GPU runs",
     "backends/nvshmem.cuh": "needs NVSHMEM's device code, which no emulated GPU runs",
 }
-PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES, *device_faults.FAULTS, *device_faults.RACES}
+PLANTED = {*protocol_faults.CONNECTION, *protocol_faults.LANES, *protocol_faults.DATAGRAM, *device_faults.FAULTS, *device_faults.RACES}
 DEVICE_TESTS = [".", "order", "symm", "collectives", "moe"]  # folders of tests/device
 DEVICE_FOLDERS = ["include", "include/verbena/tilescale", "include/verbena/nccl_device", "plugin", "tests", "."]
 GTEST = ["-lgtest_main", "-lgmock", "-lgtest", "-lpthread"]
@@ -126,5 +126,10 @@ connection = simulation(
      "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"], "Seeds/Failover.*/0", "FAILOVER_SEEDS", 3000)
 lanes = simulation(protocol_faults.LANES, "lane_test", [*of_simulation("lane_simulation", ["rank", "run", "world"]), "tests/protocol/lane_test.cc"],
                    "Seeds/LaneFailover.*/0", "LANE_SEEDS", 3000)
+datagram = simulation(
+    protocol_faults.DATAGRAM, "datagram_test",
+    [*of_simulation("datagram", ["departures_test", "engine_core_test", "grants_test", "loss_times_test", "packet_test", "packet_window_test",
+                                 "page_budget_test", "path_table_test", "simulation_test", "slab_test", "timer_wheel_test"]),
+     *of_simulation("datagram/simulation", ["fabric", "scenario", "small_world", "world"])], "-DatagramSimulationLong.*", "DATAGRAM_SEEDS", 1500)
 
-SUITES = {"orders": orders, "device": device, "connection": connection, "lanes": lanes}
+SUITES = {"orders": orders, "device": device, "connection": connection, "lanes": lanes, "datagram": datagram}

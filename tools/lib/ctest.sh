@@ -6,7 +6,7 @@ export finding='SUMMARY: [A-Za-z]*Sanitizer|runtime error:'
 # qemu-user has no process_vm_readv(), by which softverbs copies from another process, and no mincore(); it delivers no SIGBUS,
 # starts no program of the emulated processor, no thread in a forked child, and does not run exit handlers as a process does.
 arm64_left_out='SharedFate|AForkedChildUnwatches|TwoProcesses|AllThatAreOnItLearnOfADeath|APeerThatVanishesIs|DatagramPeerTest|AKilledPeer'
-arm64_left_out+='|process_crowd|ASenderMayStop|DeathTest|LongTransfer|HasMemoryAsFar|RegistersOnlyMemory|RegistrationThatFails|planted_faults'
+arm64_left_out+='|process_crowd|ASenderMayStop|DeathTest|LongTransfer|HasMemoryAsFar|RegistersOnlyMemory|RegistrationThatFails'
 arm64_left_out+='|ProcessThatExits|DumpAtExit|Unloaded'
 # These have deadlines that it is too slow for, or take minutes.
 arm64_left_out+='|AThreadThatDoesNotCall|AddressesAreTakenOnce|Footprint|Failure[.]|FailoverTest|ThreadsShareOne|OneSidedOrderTest'

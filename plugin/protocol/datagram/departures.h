@@ -21,6 +21,7 @@ class Departures {
   bool has_left(uint32_t index, Stamp& when) const {
     constexpr int kSpareBits = 32 - kIndexBits;
     const auto back = static_cast<int32_t>((count_ - index) << kSpareBits) >> kSpareBits;
+    // FAULT(departure_of_long_ago_is_made_up)
     if (back > 0 && back <= static_cast<int32_t>(kTimes)) when = times_[index % kTimes];
     return back > 0;
   }

@@ -129,7 +129,7 @@ class EngineCore : public SendSide<Port>, public ReceiveSide<Port> {
   void on_timer(uint32_t id, int64_t filed_ns, int64_t now_ns) {
     Peer& peer = shared_.peers[id];
     if (peer.is_gone || !peer.is_open) return;
-    if (peer.ack_ns <= now_ns) {
+    if (peer.ack_ns <= now_ns) {  // FAULT(acknowledgement_is_never_due)
       peer.ack_ns = kNeverNs;
       Receiving::must_ack(id);
     }

@@ -94,12 +94,12 @@ class Grants {
 
   // A packet of the message has arrived.
   [[gnu::always_inline]] void note_arrival(ReceiveMessage& message, GrantAccount& account) {
-    if (message.received++ < message.granted) {
+    if (message.received++ < message.granted) {  // FAULT(arrival_leaves_its_grant_open)
       --outstanding_;
       --account.outstanding;
     }
     if (account.doubts != 0) [[unlikely]]
-      trust(message, account);
+      trust(message, account);  // FAULT(packet_does_not_end_doubts)
   }
 
   // The message has fewer grants than it wants.
@@ -143,6 +143,7 @@ class Grants {
     while (room != 0 && !left.is_empty()) {
       const uint32_t length_class = left.find(class_turn_);
       Turns& turns = turns_[length_class];
+      // FAULT(every_peer_has_turns_at_once)
       if (turns.next == kNoObject || turns.served >= settings_.served_peers)
         turns.next = turns.peers.first(), turns.served = 0;
       const uint32_t peer = turns.next;
@@ -153,10 +154,12 @@ class Grants {
       const uint32_t wish = std::min(settings_.quantum, message.wanted - std::min(base, message.wanted));
       if (room < wish && outstanding_ != 0) return;  // prefers few large grants to many small ones
       const uint32_t more = std::min(wish, room);
-      turns.next = account.turns[length_class].next;
+      turns.next = account.turns[length_class].next;  // FAULT(one_message_is_served_until_it_is_done)
+      // FAULT(doubtful_message_is_granted_like_others)
       const bool is_trial = account.is_doubted || message.is_doubted;
       if (has_its_share(account, more, room) || (is_trial && has_trial(owner, account))) {
         // Serves only a few peers at a time, because each of them holds pages.
+        // FAULT(peer_with_its_share_keeps_others_from_their_turns)
         if (++refused[length_class] >= turns.size) left.remove(length_class);
         continue;
       }
@@ -213,6 +216,7 @@ class Grants {
         granted_.remove(owner.receives(), id);
       } else {
         GrantAccount& account = owner.account(owner.peer_of(message));
+        // FAULT(grants_that_bring_nothing_stay)
         if (has_been_idle(message, account)) take_back(owner, id, message, account);
       }
       id = next;
@@ -244,17 +248,21 @@ class Grants {
 
   uint32_t find_class(uint32_t packets) const {
     const auto digits = static_cast<uint32_t>(std::bit_width(packets / settings_.quantum));
+    // FAULT(messages_of_all_lengths_have_turns_together)
     return std::min((digits + 1) / 2, kLengthClasses - 1);
   }
   bool has_its_share(const GrantAccount& account, uint32_t more, uint32_t room) const {
     const uint32_t left = room - more, share = std::max(kShare * left, 2 * settings_.quantum);
-    if (account.outstanding == 0) return false;
+    if (account.outstanding == 0) return false;  // FAULT(peer_may_hold_everything)
+    // FAULT(last_quantum_is_anybodys)
     if (account.outstanding + more <= share && left >= settings_.quantum) return false;
+    // FAULT(peer_alone_has_a_share)
     return account.outstanding != outstanding_ || wanting_peers_ != 1;  // other peers hold or want grants
   }
 
   template <typename Owner>
   static bool has_trial(Owner& owner, const GrantAccount& account) {
+    // FAULT(all_doubtful_messages_are_tried_at_once)
     return account.tried != kNoObject && owner.receives()[account.tried].outstanding() != 0;
   }
 
@@ -298,6 +306,7 @@ class Grants {
       return false;
     }
     const bool has_sent_others = account.arrived() != account.audited;
+    // FAULT(message_behind_others_is_in_doubt)
     return ++message.idle_audits >= (has_sent_others ? kIdleBehindOthers : kIdle);
   }
   template <typename Owner>

@@ -44,7 +44,7 @@ class ReceiveWindow {
     const int32_t ahead = count_between(cumulative_, psn);
     if (ahead < 0) return Arrival::kDuplicate;
     if (ahead >= static_cast<int32_t>(kSpan)) return Arrival::kBeyond;
-    return bits_.has(psn) ? Arrival::kDuplicate : Arrival::kNew;
+    return bits_.has(psn) ? Arrival::kDuplicate : Arrival::kNew;  // FAULT(packet_counts_twice)
   }
   // The packet must be new.
   void record(uint32_t psn) {
@@ -72,7 +72,7 @@ class ReceiveWindow {
     if (is_before(told_, newest)) note_old(is_before(told_, first) ? first : told_, newest - 1);
     told_ = top_;
     is_turn_of_old_ = !is_turn_of_old_;
-    if (!is_turn_of_old_) return newest;
+    if (!is_turn_of_old_) return newest;  // FAULT(only_the_newest_packets_are_told_of)
     if (has_old_) {
       old_slice_ = old_first_ / 64 * 64;
       old_first_ = old_slice_ + kSlicePackets;
@@ -131,6 +131,7 @@ class EagerWindow {
     const int32_t ahead = count_between(cumulative_, number);
     if (ahead < 0) return ReceiveWindow::Arrival::kDuplicate;
     if (ahead >= static_cast<int32_t>(kEagerSpan)) return ReceiveWindow::Arrival::kBeyond;
+    // FAULT(eager_packet_counts_twice)
     return (bits_ >> ahead & 1) != 0 ? ReceiveWindow::Arrival::kDuplicate : ReceiveWindow::Arrival::kNew;
   }
   void record(uint32_t number) {

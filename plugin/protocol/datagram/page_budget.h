@@ -122,8 +122,10 @@ class PageBudget {
 
   // --- The rules.
 
+  // FAULT(gpu_is_lent_all_pages)
   bool may_lend(uint32_t count) const { return lent_ + count + reserve_ <= pages_; }  // I1
-  bool may_park() const { return parked_ < shelf_; }                                  // I3
+  // FAULT(anything_may_be_parked)
+  bool may_park() const { return parked_ < shelf_; }  // I3
   // I2: returns how many more packets may be granted while `outstanding` are. `live_rails` has a bit for each
   // working rail.
   uint32_t count_grantable(uint32_t outstanding, uint32_t live_rails) const {
@@ -131,7 +133,7 @@ class PageBudget {
     for (uint32_t rail = 0; rail < rails_; ++rail) {
       if ((live_rails >> rail & 1) == 0) continue;
       const uint32_t taken = outstanding + margin_, posted = posted_[at(PageQueue::kGranted)][rail];
-      least = std::min(least, posted - std::min(posted, taken));
+      least = std::min(least, posted - std::min(posted, taken));  // FAULT(grants_do_not_look_at_pages)
     }
     return least;
   }
@@ -154,7 +156,7 @@ class PageBudget {
       }
     };
     consider(PageQueue::kGranted, granted_goal_);
-    consider(PageQueue::kEager, eager_goal_);
+    consider(PageQueue::kEager, eager_goal_);  // FAULT(pages_go_to_granted_packets_alone)
     return target;
   }
 

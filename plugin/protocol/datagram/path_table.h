@@ -33,8 +33,8 @@ class PathTable {
     wake(now);
     uint32_t good = allowed & ~resting_ & ~tried_;
     if (good == 0) {
-      if ((all_ & ~resting_ & ~tried_) != 0) return kNoPath;
-      good = allowed;  // all are quarantined, so each one is allowed
+      if ((all_ & ~resting_ & ~tried_) != 0) return kNoPath;  // FAULT(full_rail_makes_other_paths_wait)
+      good = allowed;                                         // all are quarantined, so each one is allowed
     }
     if (avoided < kPaths && (good & ~(1U << avoided)) != 0) good &= ~(1U << avoided);
     // Each skip is counted once, so a path is found after a limited number of rounds.
@@ -49,6 +49,7 @@ class PathTable {
       }
       if ((waking_ >> path & 1) != 0) {
         waking_ &= ~(1U << path);
+        // FAULT(trial_is_many_packets)
         tried_ |= 1U << path;  // sends no second packet before the result of this one is known
       }
       return path;
@@ -80,7 +81,7 @@ class PathTable {
     const uint32_t bit = 1U << path;
     if ((resting_ & bit) != 0) return false;  // sent before the quarantine
     ++state.streak;
-    if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;
+    if ((tried_ & bit) == 0 && state.streak < find_fatal_streak()) return false;  // FAULT(no_path_ever_rests)
     rest(path, now);
     double_rest(path);
     return true;
@@ -88,7 +89,7 @@ class PathTable {
   // The result of a packet will never be known: without an answer it is sent again on another path. If it was
   // the test packet of the path, the path is quarantined for the same time as before, and tested again.
   [[gnu::noinline]] void note_unknown(uint32_t path, Stamp now) {
-    if ((tried_ >> path & 1) != 0) rest(path, now);
+    if ((tried_ >> path & 1) != 0) rest(path, now);  // FAULT(trial_without_an_outcome_doubles_the_next_rest)
   }
   // A port is down, or up again: quarantines all its paths at once.
   void rest_all(uint32_t paths, Stamp now) {

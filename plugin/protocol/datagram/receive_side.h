@@ -109,7 +109,7 @@ class ReceiveSide {
         budget.note_returned(message.lent);
       }
       settle_eager(peer, message);
-      put_back_pages(message);
+      put_back_pages(message);  // FAULT(pages_of_a_closed_message_are_not_put_back)
       add_idle(message.held + message.moving + message.lent, message.is_short);
       message.held = message.moving = message.lent = 0;
       message.state = ReceiveState::kFree;
@@ -161,6 +161,7 @@ class ReceiveSide {
     if (placed.verdict > Verdict::kDropped) [[unlikely]] {
       ++(placed.verdict == Verdict::kRefused ? shared_.statistics.refused_packets
                                              : shared_.statistics.strays);
+      // FAULT(page_of_a_refused_packet_is_not_put_back, refused_packet_is_acknowledged)
       free_page(packet.page, packet.is_short());
       return placed;
     }
@@ -187,7 +188,7 @@ class ReceiveSide {
   void release(uint32_t id) {
     ReceiveMessage& message = receives_[id];
     ReceiveChannel& receiving = receive_channels_[message.channel];
-    put_back_pages(message);
+    put_back_pages(message);  // FAULT(pages_that_were_lent_are_not_put_back)
     budget_.note_returned(message.lent);
     add_idle(message.lent);
     message.lent = 0;
@@ -210,7 +211,7 @@ class ReceiveSide {
     ReceiveMessage& message = receives_[id];
     message.moving -= pages;
     budget_of(message).note_moved(pages);
-    add_idle(pages, message.is_short);
+    add_idle(pages, message.is_short);  // FAULT(copied_pages_are_lost)
     if (message.state == ReceiveState::kMoving && message.moving == 0 && message.held == 0)
       hand_over(id, message);
   }
@@ -222,6 +223,7 @@ class ReceiveSide {
     for (const Wish& wish : wishes) absorb_wish(peer_id, peer, wish);
   }
   // Adds pages that are new, or free again.
+  // FAULT(short_page_comes_back_as_another)
   void add_idle(uint32_t pages, bool are_short = false) { (are_short ? short_idle_ : idle_) += pages; }
   // A posted page is returned without useful data.
   void drop_page(uint32_t page, uint32_t rail, PageQueue queue) {
@@ -251,7 +253,7 @@ class ReceiveSide {
       for (uint32_t i = 0; i < kRing; ++i) {
         const uint32_t message = receive_channels_[channel].ring * kRing + i;
         if (receives_[message].state != ReceiveState::kPosted) continue;
-        withdraw(receives_[message], message);
+        withdraw(receives_[message], message);  // FAULT(given_up_peer_keeps_its_grants)
         note_taken_back(message, receives_[message]);
       }
     }
@@ -280,7 +282,7 @@ class ReceiveSide {
     const bool works =
         is_fresh &&
         ((shared_.paths_of(shared_.port.live_rails()) & peer.reachable) >> peer.data_path & 1) != 0;
-    return works ? peer.data_path : shared_.pick_control_path(peer);
+    return works ? peer.data_path : shared_.pick_control_path(peer);  // FAULT(acknowledgement_takes_any_path)
   }
   uint32_t find_receive(ReceiveChannel& channel, uint32_t number) {
     if (channel.ring == kNoObject) {
@@ -326,7 +328,7 @@ class ReceiveSide {
     const uint32_t channel_id = peer.receive_channels[packet.channel];
     ReceiveChannel& channel = receive_channels_[channel_id];
     if (channel.gate != ReceiveChannel::Gate::kOpen) [[unlikely]] {
-      if (!channel.is_closed()) return {Verdict::kTooLong};
+      if (!channel.is_closed()) return {Verdict::kTooLong};  // FAULT(refused_packet_counts_as_arrived)
       if (packet.took_credit) ++peer.eager_settled;
       return {Verdict::kDropped};
     }
@@ -334,6 +336,7 @@ class ReceiveSide {
     const bool is_full = packet.length_bytes == peer.data_bytes;
     if (packet.length_bytes > peer.data_bytes || (!packet.is_last && !is_full)) return {Verdict::kStray};
     if (packet.place.index + 1 + packet.backlog >= kMaxPacketIndex) return {Verdict::kStray};
+    // FAULT(short_packet_may_be_of_any_message)
     if (packet.is_short() && !is_all_of_short(packet)) return {Verdict::kStray};
     if (ahead >= kRing) return {ahead < kMessageNumbers / 2 ? Verdict::kRefused : Verdict::kStray};
     const uint32_t id = find_receive(channel, channel.consumed + ahead);
@@ -342,6 +345,7 @@ class ReceiveSide {
     arrived = {&message, least_bytes};
     if (message.state == ReceiveState::kPosted) [[likely]] {
       if (contradicts(message, packet, least_bytes)) return {Verdict::kStray};
+      // FAULT(long_message_is_placed_beyond_its_receive)
       if (least_bytes > message.room_bytes) return {Verdict::kTooLong, id};
       return {Verdict::kTaken, id};
     }
@@ -367,15 +371,18 @@ class ReceiveSide {
   // Returns the minimum length of the message; its exact length if the packet is the last one.
   static uint64_t find_least_bytes(const Peer& peer, const InPacket& packet) {
     const uint64_t before = uint64_t{packet.place.index + packet.backlog} * peer.data_bytes;
+    // FAULT(long_message_is_found_by_its_last_packet_alone)
     return before + (packet.is_last ? packet.length_bytes : 1);
   }
   // The last packet tells the number of packets, and each other packet tells how many follow it. Requests
   // have no numbers, so a delayed one of an earlier message is not a contradiction.
   static bool contradicts(const ReceiveMessage& message, const InPacket& packet, uint64_t least_bytes) {
     const uint32_t end = packet.place.index + 1;
+    // FAULT(message_has_pages_of_two_kinds)
     if (message.received != 0 && message.is_short != packet.is_short())
       return true;  // all its pages are of one kind
     if (message.total != 0)
+      // FAULT(second_end_of_a_message_is_believed)
       return end + packet.backlog > message.total || (packet.is_last && end != message.total);
     return packet.is_last && (message.received >= end || message.bytes > least_bytes);
   }
@@ -400,7 +407,7 @@ class ReceiveSide {
     }
     message.eager += packet.took_credit ? 1 : 0;
     message.rails |= static_cast<uint8_t>(1U << packet.rail);
-    if (packet.is_short()) message.is_short = message.is_copied = true;
+    if (packet.is_short()) message.is_short = message.is_copied = true;  // FAULT(short_message_is_lent)
     const uint32_t pages = packet.length_bytes != 0 ? 1 : 0;
     pages != 0 ? hold(message, packet) : free_page(packet.page, packet.is_short());
     if (message.state == ReceiveState::kParked) [[unlikely]] {
@@ -410,7 +417,7 @@ class ReceiveSide {
     }
     budget_of(message).note_held(pages);
     if (is_complete(message)) {
-      settle_eager(peer, message);
+      settle_eager(peer, message);  // FAULT(eager_credits_of_a_complete_message_stay_taken)
       note_to_ack(peer_id, peer, true);
       return finish_arrival(id, message);
     }
@@ -422,6 +429,7 @@ class ReceiveSide {
   // Appends the page to the list of the message.
   void hold(ReceiveMessage& message, const InPacket& packet) {
     ++message.held;
+    // FAULT(page_goes_where_another_belongs)
     pages_[packet.page] = {kNoObject, packet.place.index, packet.length_bytes};
     (message.first_page == kNoObject ? message.first_page : pages_[message.last_page].next) = packet.page;
     message.last_page = packet.page;
@@ -457,7 +465,7 @@ class ReceiveSide {
   }
   void settle_parked(Peer& peer, ReceiveMessage& message) {
     if (message.state != ReceiveState::kParked) return;
-    peer.parked -= message.received;
+    peer.parked -= message.received;  // FAULT(parked_message_is_not_counted_down)
     if (is_complete(message)) settle_eager(peer, message);
   }
   // The eager credits are free again once the message has arrived, or its grants have taken over: the sender
@@ -527,10 +535,12 @@ class ReceiveSide {
     return budget_.count_grantable(outstanding, shared_.port.live_rails());
   }
   void note_granted(uint32_t id, ReceiveMessage& message) {
+    // FAULT(eager_credits_of_a_granted_message_stay_taken)
     settle_eager(shared_.peers[receive_channels_[message.channel].peer], message);
     announce(id, message);
   }
   // The sender has stopped, so pages are not held while waiting for the rest of its message.
+  // FAULT(pages_of_a_withdrawn_grant_are_kept)
   void note_taken_back(uint32_t id, ReceiveMessage&) { evacuate(id); }
   void want_grants(uint32_t peer_id, Peer& peer, uint32_t id, ReceiveMessage& message) {
     if (message.granted >= message.wanted || message.state != ReceiveState::kPosted || peer.is_gone) return;
@@ -541,6 +551,7 @@ class ReceiveSide {
     grants_.withdraw(*this, id, message);
     if (message.told != Told::kAll) {
       Peer& peer = shared_.peers[receive_channels_[message.channel].peer];
+      // FAULT(done_message_is_still_to_be_told_of)
       take_out(message.told == Told::kNot ? peer.not_told : peer.told_once, id);
       message.told = Told::kAll;
     }
@@ -549,7 +560,7 @@ class ReceiveSide {
     grants_.serve(*this, shared_.port.now_ns());
     if (grants_.is_any_wanted() && grants_.outstanding() < shared_.options.pages.credits &&
         budget_.moving() == 0)
-      evacuate();
+      evacuate();  // FAULT(nothing_is_evacuated)
   }
   // Packets wait for pages: copies the pages that posted receives hold, the oldest first, until some are
   // being copied.
@@ -606,6 +617,7 @@ class ReceiveSide {
     if (message.state > ReceiveState::kPosted) return;
     const bool is_posted = message.state == ReceiveState::kPosted;
     const uint32_t most = is_posted ? Shared::count_packets(peer, message.room_bytes) : kMaxPacketIndex;
+    // FAULT(wish_is_granted_without_room)
     if (message.total == 0) message.wanted = std::max(message.wanted, std::min(wish.packets, most));
     if (!is_posted) return;
     if (message.outstanding() != 0) announce(id, message);  // the sender does not know its grants
@@ -633,7 +645,7 @@ class ReceiveSide {
       peer.window.read_slice(ack.base, ack.body.received);
       const int64_t hold = (shared_.port.now_ns() - peer.echo_ns) / kStampNs;
       ack.body.echo = peer.echo;
-      ack.body.hold =
+      ack.body.hold =  // FAULT(old_echo_is_measured)
           std::exchange(peer.has_echo, false) && hold < kNoSample ? static_cast<uint16_t>(hold) : kNoSample;
       ack.body.duplicates = peer.window.duplicates();
       ack.body.late_paths = std::exchange(peer.late_paths, 0);

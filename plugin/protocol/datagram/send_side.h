@@ -70,7 +70,7 @@ class SendSide {
     for (uint32_t i = 0; i < kRing; ++i) {
       const uint32_t id = stopped.ring * kRing + i;
       if (sends_[id].state == SendState::kFree) continue;
-      give_back_credits(peer, sends_[id]);
+      give_back_credits(peer, sends_[id]);  // FAULT(credits_of_a_stopped_channel_are_lost)
       set_state(peer, id, SendState::kDone);
     }
   }
@@ -140,7 +140,7 @@ class SendSide {
   // Packets in flight to the peer are forgotten.
   void drop_peer(uint32_t id) {
     Peer& peer = shared_.peers[id];
-    if (peer.is_active) leave_active(id);
+    if (peer.is_active) leave_active(id);  // FAULT(given_up_peer_is_sent_to)
     forget_flight(peer);
     peer.wish_ns = peer.owed_since_ns = kNeverNs;
   }
@@ -159,10 +159,10 @@ class SendSide {
       if (peer.is_gone || !peer.is_open) return;
       peer.oldest_ns = peer.eager_oldest_ns = now_ns;
     }
-    if (find_timeout_ns(peer) <= now_ns) {
+    if (find_timeout_ns(peer) <= now_ns) {  // FAULT(nothing_times_out)
       time_out(peer);
       enter_active(id, peer);
-    } else if (find_probe_ns(peer) <= now_ns) {
+    } else if (find_probe_ns(peer) <= now_ns) {  // FAULT(probe_is_never_sent)
       const uint32_t newest = peer.flight.last();
       const uint32_t path =
           peer.paths.pick(shared_.paths_of(shared_.port.rooms()), records_[newest].path, shared_.now());
@@ -173,7 +173,7 @@ class SendSide {
     if (peer.wish_ns <= now_ns) {
       peer.wish_ns = kNeverNs;
       if (!peer.fresh.is_empty() || !peer.waiting.is_empty() || !peer.held_back.is_empty()) {
-        repeat_wishes(id, peer);
+        repeat_wishes(id, peer);  // FAULT(wish_is_not_repeated)
       } else {
         peer.wish_doublings = 0;
       }
@@ -263,6 +263,7 @@ class SendSide {
         }
       }
       const bool is_round_over = !wishes.is_full();
+      // FAULT(only_the_first_wishes_are_repeated)
       peer.wish_turn = is_round_over ? 0 : peer.wish_turn + kMaxWishesPerRequest;
       if (wishes.count != 0 || left == kRepeatedRequests) post_request(peer_id, peer, wishes.get());
       if (is_round_over) break;
@@ -341,6 +342,7 @@ class SendSide {
   bool send_next(uint32_t id, Peer& peer, uint32_t rooms, const Moment& now) {
     if (!has_room(peer)) return false;
     const uint32_t lost = peer.lost.first();
+    // FAULT(lost_packet_takes_its_path_again)
     if (lost == kNoObject && (!may_send_new(peer) || records_.used() >= kMaxRecords)) return false;
     const uint32_t avoided = lost != kNoObject ? records_[lost].path : kPaths;
     const uint32_t path = peer.paths.pick(shared_.paths_of(rooms), avoided, now.stamp);
@@ -382,6 +384,7 @@ class SendSide {
                                 const Moment& now) {
     SendRecord& record = records_[record_id];
     const bool is_probe = record.where == SendRecord::Where::kFlight;
+    // FAULT(trial_ends_untold_by_a_probe)
     if (is_probe && record.path != path) peer.paths.note_unknown(record.path, now.stamp);
     leave_list(peer, record_id);
     ++shared_.statistics.resent_packets;
@@ -426,6 +429,7 @@ class SendSide {
   }
   void enter_list(Peer& peer, uint32_t record_id, SendRecord& record, SendRecord::Where where) {
     record.where = where;
+    // FAULT(window_does_not_count_what_is_sent_again)
     if (where == SendRecord::Where::kFlight && !record.took_credit) ++peer.in_flight;
     list_of(peer, where).append(records_, record_id);
   }
@@ -446,7 +450,7 @@ class SendSide {
         deliver(peer, tables_[peer.records].remove(records_, psn));
       }
     };
-    if (is_before(peer.unacked, cumulative)) {
+    if (is_before(peer.unacked, cumulative)) {  // FAULT(old_acknowledgement_counts_as_news)
       for (uint32_t word = peer.unacked / 64 * 64; is_before(word, cumulative); word += 64) {
         const int32_t left = count_between(word, cumulative);
         take(word, left >= 64 ? ~uint64_t{0} : (uint64_t{1} << left) - 1);
@@ -527,7 +531,7 @@ class SendSide {
     if (message.number != number || message.state == SendState::kFree || place.index <= message.granted)
       return;
     message.granted = std::min(place.index, message.packets);
-    peer.wish_doublings = 0;
+    peer.wish_doublings = 0;  // FAULT(lost_grant_is_not_asked_for_again_soon)
     if (peer.wish_ns != kNeverNs) peer.wish_ns = std::min(peer.wish_ns, shared_.port.now_ns() + kFirstWishNs);
     release_held_back(peer, id);
     if ((message.state == SendState::kFresh || message.state == SendState::kWaiting) &&
@@ -539,6 +543,7 @@ class SendSide {
     for (uint32_t id = peer.held_back.first(); id != kNoObject;) {
       const SendRecord& record = records_[id];
       const uint32_t next = record.link.next;
+      // FAULT(packet_that_is_held_back_stays_so)
       if (record.message == message_id && record.index < sends_[message_id].granted)
         release_held_back_record(peer, id);
       id = next;
@@ -548,6 +553,7 @@ class SendSide {
   void release_held_back_record(Peer& peer, uint32_t id) {
     leave_list(peer, id);
     enter_list(peer, id, records_[id], SendRecord::Where::kLost);
+    // FAULT(wait_for_a_grant_counts_as_silence)
     if (records_[id].psn == peer.eager_unacked) peer.eager_oldest_ns = shared_.port.now_ns();
   }
 
@@ -557,7 +563,7 @@ class SendSide {
   bool has_left(const SendRecord& record, Stamp& when) {
     when = record.sent;
     const bool has = shared_.port.has_left(record.posted, when);
-    if (is_before(when, record.sent)) when = record.sent;
+    if (is_before(when, record.sent)) when = record.sent;  // FAULT(times_of_departure_do_not_count)
     return has;
   }
   // Finds packets that were sent at least a window of time before a packet that has arrived. The time of
@@ -571,9 +577,10 @@ class SendSide {
       if (count_between(record.sent + static_cast<Stamp>(same), peer.newest) <= 0) break;
       const uint32_t next = record.link.next;
       Stamp left;
-      if (has_left(record, left)) {
+      if (has_left(record, left)) {  // FAULT(packet_in_its_send_queue_is_lost)
         const bool is_overtaken = (peer.newest_paths >> record.path & 1) != 0 &&
                                   count_between(left, peer.newest_of[record.path]) > same;
+        // FAULT(paths_are_not_told_apart)
         if (is_overtaken || count_between(left, peer.newest) > across) lose(peer, id);
       }
       id = next;
@@ -587,7 +594,7 @@ class SendSide {
     const bool may_be_refused =
         record.took_credit && record.message != kNoObject && record.index >= sends_[record.message].granted;
     if (may_be_refused) {
-      peer.paths.note_unknown(record.path, shared_.now());
+      peer.paths.note_unknown(record.path, shared_.now());  // FAULT(trial_ends_untold_by_an_eager_packet)
     } else if (peer.paths.note_lost(record.path, shared_.now())) {
       ++shared_.statistics.rested_paths;
     }
@@ -603,13 +610,13 @@ class SendSide {
         SendRecord& record = records_[id];
         const uint32_t next = record.link.next;
         if (record.message != kNoObject && record.message / kRing == ring) {
-          record.message = kNoObject;
+          record.message = kNoObject;  // FAULT(closed_channels_packets_are_forgotten)
           if (list == &peer.held_back) release_held_back_record(peer, id);
         }
         id = next;
       }
     }
-    if (!peer.lost.is_empty()) enter_active(peer_id, peer);
+    if (!peer.lost.is_empty()) enter_active(peer_id, peer);  // FAULT(closed_channels_packets_stay_unsaid)
   }
   void forget_flight(Peer& peer) {
     for (LinkedList<StateLink>* list : {&peer.flight, &peer.lost, &peer.held_back}) {
@@ -655,6 +662,7 @@ class SendSide {
   // Returns the record of a packet that should have arrived. A silent peer is handled elsewhere. An eager
   // packet without a grant may find no page for as long as the application likes.
   uint32_t find_stuck(const Peer& peer, int64_t now_ns) const {
+    // FAULT(packet_that_never_arrives_is_not_told)
     if (peer.known != 0 && now_ns - peer.oldest_ns >= shared_.options.silence_ns) {
       uint32_t oldest = peer.unacked;
       while (!peer.open.has(oldest)) ++oldest;  // a known packet is not acknowledged
@@ -663,8 +671,9 @@ class SendSide {
     if (peer.eager_unacked == peer.eager_next || now_ns - peer.eager_oldest_ns < shared_.options.silence_ns)
       return kNoObject;
     const uint16_t oldest = peer.eager_records[peer.eager_unacked % kEagerSpan];
+    // FAULT(eager_packet_without_a_grant_counts_as_lost)
     const bool is_free = oldest != kNoRecord && records_[oldest].where != SendRecord::Where::kHeldBack;
-    return is_free ? oldest : kNoObject;
+    return is_free ? oldest : kNoObject;  // FAULT(eager_packet_that_never_arrives_is_not_told)
   }
   // No packet that was sent before the timeout has been acknowledged.
   void time_out(Peer& peer) {

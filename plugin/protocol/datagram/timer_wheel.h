@@ -66,6 +66,7 @@ class TimerWheel {
       if (at_ns <= now_ns) {
         visit(id, at_ns);
       } else {
+        // FAULT(timers_of_a_coarse_level_are_forgotten)
         insert(id, at_ns, links);  // moves it from a coarse level to a finer one
       }
     }

@@ -162,7 +162,7 @@ def test_what_the_library_says_is_told(rank, folder, tmp_path):
     stand_ins.install_torch()
     _load_nccl(folder)
     for name in ("nccl", "nvshmem"):
-        with pytest.raises(verbena.VerbenaError, match="bootstrap: no all-gather function") as caught:
+        with pytest.raises(verbena.VerbenaError, match="bootstrap: the pointer to the all-gather function is NULL") as caught:
             verbena.make_context(name, stand_ins.TorchCommWithHandle(tmp_path), 0)
         assert caught.value.result == verbena.Result.INVALID_ARGUMENT
 

@@ -163,7 +163,7 @@ def test_a_rank_is_left_out(rank, hosts):
                     factors = torch.where(is_there, weights * (ids % 3 + 1), torch.zeros(())).sum(1, keepdim=True)
                     assert torch.equal(combined, (rows.float() * factors).to(torch.bfloat16))
             if left_out and rank == 0:
-                with pytest.raises(verbena.VerbenaError, match="left out of calls"):
+                with pytest.raises(verbena.VerbenaError, match="excluded from earlier calls"):
                     buffer.low_latency_update_mask_buffer(1, False)
                 buffer.low_latency_query_mask_buffer(status)
                 assert status.tolist() == [0, 1]

@@ -131,7 +131,7 @@ def test_norms_behind_collectives(rank):
                       lambda: ops.rms_norm(total, Norm(weight, quantisation=Quantisation.FP8_TENSOR))):
             with pytest.raises(ValueError):
                 wrong()
-        with pytest.raises(verbena.VerbenaError, match="a tile of swizzled scales"):
+        with pytest.raises(verbena.VerbenaError, match="swizzled scales cannot be gathered"):
             ops.reduce_scatter_rms_norm_all_gather(parts[rank], Norm(weight, quantisation=Quantisation.MXFP8_SWIZZLED))
         ops.check_error()
 

@@ -88,7 +88,7 @@ def test_view_in_use_is_not_pulled_away(pair):
     reader.shutdown()
     for _ in range(2):
         writer.enqueue(b"into the other chunks")
-    with pytest.raises(TimeoutError, match="has read the chunk but has not released it"):
+    with pytest.raises(TimeoutError, match="has read the chunk but has not released the chunk"):
         writer.enqueue(b"into this one", timeout=0.01)
     assert part == b" place"
     part.release()

@@ -184,7 +184,7 @@ def test_tokens_go_between_hosts(rank):
     os.environ.update(VERBENA_HOSTID=f"host-{rank % 2}", VERBENA_IBVERBS_LIB="softverbs")
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context:
-        with pytest.raises(verbena.VerbenaError, match="needs a team on one host"):
+        with pytest.raises(verbena.VerbenaError, match="works only if all ranks of the team are on one host"):
             _make(context)
         assert find_hosts(context) == [0, 1, 0, 1]
         sizes = {"experts": EXPERTS, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "hidden": HIDDEN, "blocks": 2}
@@ -286,7 +286,7 @@ def test_a_peer_is_left_out(rank):
                 is_there = (ids >= 0) & (ids < EXPERTS // 3 * len(living))
                 factors = torch.where(is_there, weights * (ids + 1), torch.zeros(())).sum(1, keepdim=True)
                 assert torch.allclose(result.double(), rows.double() * factors, rtol=2 ** -6, atol=2.0)
-                with pytest.raises(verbena.VerbenaError, match="leaves out this rank"):
+                with pytest.raises(verbena.VerbenaError, match="excludes this rank"):
                     exchange.set_living([(rank + 1) % 3])
             if living == [0, 1] and rank != 2:
                 with pytest.raises(verbena.VerbenaError, match="verbena_moe_reset"):

@@ -495,7 +495,7 @@ TEST_F(MulticastTest, AWindowThatCannotBeBoundIsRefusedForAll) {
     // Half of what can be bound.
     std::byte* const half = allocate(context.rank(), kPieceBytes);
     EXPECT_EQ(context.register_window(half, 1000).error().status, Status::kCuda);
-    EXPECT_THAT(base::last_failure(), HasSubstr("unset VERBENA_SYMM_MULTICAST"));
+    EXPECT_THAT(base::last_failure(), HasSubstr("Unset VERBENA_SYMM_MULTICAST"));
     std::byte* const whole = allocate(context.rank(), 2 * kPieceBytes);
     const auto window = context.register_window(whole, 1000);
     ASSERT_TRUE(window);

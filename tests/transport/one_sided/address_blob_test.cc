@@ -119,7 +119,8 @@ TEST(AddressBlobTest, RefusesWhatWasMadeForOthersAndSaysSo) {
   expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks},
                  "the address of another rank");
   expect_refused({kNames.nonce, kNames.from, kNames.to + 1, kNames.count_ranks}, "for another rank");
-  expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1}, "a different size");
+  expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1},
+                 "a different number of ranks");
   EXPECT_FALSE(try_peer(peer, &problem, kNames, kLanes + 1));
   PeerAddress found;
   EXPECT_FALSE(decode(peer, kNames, kLanes, kRails - 1, &found, &problem));

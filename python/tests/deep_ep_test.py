@@ -177,12 +177,12 @@ def test_what_hosts_refuse(rank):
     place_on_host(rank, 4, 2)
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
-        with pytest.raises(NotImplementedError, match="pass enable_shrink=False, or have one rank on each host"):
+        with pytest.raises(NotImplementedError, match="Pass enable_shrink=False, or have one rank on each host"):
             deep_ep.Buffer(context, low_latency_mode=True, enable_shrink=True)
         with pytest.raises(NotImplementedError, match="2 hosts, and .*pass allow_multiple_reduction=True"):
             deep_ep.ElasticBuffer(context, allow_multiple_reduction=False)
         buffer = deep_ep.Buffer(context, low_latency_mode=True)
-        with pytest.raises(NotImplementedError, match="pass enable_shrink=False"):
+        with pytest.raises(NotImplementedError, match="Pass enable_shrink=False"):
             buffer.low_latency_update_mask_buffer(1, True)
         buffer.destroy()
 
@@ -302,7 +302,7 @@ def _check_high_throughput(buffer, rank, size, hosts, seed, routing, form):
         assert torch.equal(in_rank, is_in_rank) and torch.equal(in_hosts.flatten(), per_rdma_rank)
         assert sent_counts.flatten().tolist() == per_rank.tolist() and handle[-4].dtype == torch.int32
         assert handle[-4].tolist() == ends[rank::size] and handle[5].flatten().tolist() == [0, *ends[rank::size]][:size]
-        with pytest.raises(NotImplementedError, match="element 7 of the handle is a place"):
+        with pytest.raises(NotImplementedError, match="element 7 of the handle is an offset"):
             handle[-3]
     # Other rows by the same handle.
     again, *nothing, event = buffer.dispatch(_cast(-rows) if form["fp8"] else -rows, handle=handle)

@@ -104,7 +104,7 @@ def use_engines_names(rank):
     vd.ensure_model_parallel_initialized(2, 2, 1, 1, "nccl")
     with pytest.raises(RuntimeError, match="the groups already exist with the sizes"):
         vd.ensure_model_parallel_initialized(4, 1)
-    with pytest.raises(RuntimeError, match="the groups already exist: call destroy"):
+    with pytest.raises(RuntimeError, match="the groups already exist. Call destroy"):
         vd.initialize_model_parallel(2, 2)
     assert (vd.get_tensor_model_parallel_world_size(), vd.get_tensor_model_parallel_rank()) == (2, rank % 2)
     assert vd.get_pp_group().is_first_rank == (rank < 2) and vd.get_pp_group().next_rank == (rank + 2) % 4

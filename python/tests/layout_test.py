@@ -96,7 +96,7 @@ def test_experts():
     groups = lay_out_megatron(16, tp=2, pp=2, ep=4, expert_tp=1)
     assert groups["ep"] == by((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15))
     assert groups["expert_dp"] == by((0, 4), (1, 5), (2, 6), (3, 7), (8, 12), (9, 13), (10, 14), (11, 15))
-    with pytest.raises(ValueError, match="put pp last"):
+    with pytest.raises(ValueError, match="Put pp last"):
         lay_out_megatron(16, tp=2, pp=2, ep=4, expert_tp=1, order="tp-cp-ep-pp-dp")
 
 

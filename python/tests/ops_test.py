@@ -230,7 +230,7 @@ def test_outputs_of_another_type(rank):
                      lambda: ops.all_to_all_v(x, counts, counts, torch.zeros(4, 6, dtype=half))):
             with pytest.raises(TypeError, match="must be of type .*, not torch"):
                 call()
-        with pytest.raises(ValueError, match="must be contiguous, of shape"):
+        with pytest.raises(ValueError, match="must be contiguous and have the shape"):
             ops.all_gather_v(x, counts, torch.zeros(4 * ops.size, 5))
         norm = verbena.ops.Norm(None)
         for wrong in (torch.zeros(3, 6, dtype=half), torch.zeros(4, 6, dtype=torch.int8)):

@@ -57,7 +57,7 @@ class SymmetricContext:
             count_ranks: number of ranks.
         """
         if len(unique_id) != UNIQUE_ID_BYTES:
-            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes but has {len(unique_id)}: pass the result of "
+            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes but has {len(unique_id)}. Pass the result of "
                              "make_unique_id()")
         copy = UniqueIdBytes.from_buffer_copy(unique_id)
         self._adopt(load_library().make("context_create", ctypes.byref(copy), rank, count_ranks))
@@ -119,7 +119,7 @@ class SymmetricContext:
     def handle(self) -> int:
         """The verbena_context* as an integer, for C functions."""
         if self._handle is None:
-            raise ValueError("the context is closed: create another one")
+            raise ValueError("the context is closed. Create another context")
         return self._handle
 
     @property
@@ -252,7 +252,7 @@ class Carrier:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]
             if lengths != [bytes_each] * self._count_ranks:
-                raise ValueError(f"the application's all_gather() returned parts of {lengths} bytes: it must return {bytes_each} "
+                raise ValueError(f"the application's all_gather() returned parts of {lengths} bytes, but must return {bytes_each} "
                                  "bytes "
                                  f"from each of {self._count_ranks} ranks")
             ctypes.memmove(everyones, b"".join(parts), bytes_each * self._count_ranks)

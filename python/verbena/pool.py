@@ -29,7 +29,7 @@ class SymmetricPool(CollectivePart):
         if self._mem_pool is None:
             import torch
             if not hasattr(torch.cuda, "MemPool"):
-                raise BackendUnavailable(f"a pool needs torch.cuda.MemPool, which PyTorch {torch.__version__} does not have: use "
+                raise BackendUnavailable(f"a pool needs torch.cuda.MemPool, which PyTorch {torch.__version__} does not have. Use "
                                          "PyTorch 2.5 or newer, built for CUDA")
             functions = (f"verbena_pool_{name}_{self.index}" for name in ("allocate", "release"))
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(self._library.path, *functions)

@@ -141,7 +141,7 @@ class Pairs:
         different length."""
         with self._receive(rank, tag) as message:
             if message.length != length:
-                raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")
+                raise RuntimeError(f"rank {rank} sent {message.length} bytes, but {length} were expected. The shapes or types of the ranks' tensors differ")
             ctypes.memmove(address, message.data, length)
 
     @contextlib.contextmanager

@@ -56,7 +56,7 @@ class All2AllManager:
 
     def _get_last(self) -> "EpDispatchCombineOp":
         if self._last is None:
-            raise RuntimeError("no op was chosen: call get_handle() first")
+            raise RuntimeError("no op was chosen. Call get_handle() first")
         return self._last
 
     def destroy(self) -> None:

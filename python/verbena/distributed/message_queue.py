@@ -85,7 +85,7 @@ class MessageView:
         memory = self._memory()
         if memory is not None:
             self.buffer = memoryview(memory).cast("B").toreadonly()
-            raise BufferError("objects made from this message's buffer still exist: delete them before release()")
+            raise BufferError("objects made from this message's buffer still exist. Delete these objects before release()")
         self._is_held = False
         self._queue._give_back_views()
 
@@ -347,7 +347,7 @@ class MessageQueue:
         head = ctypes.string_at(message.data, _HEAD.size) if message.length >= _HEAD.size else b""
         if not head or _HEAD.unpack(head)[0] != _RAW:
             self._release(message.ticket)
-            raise TypeError("the message is a pickled object, not bytes, and is lost: receive objects with dequeue()")
+            raise TypeError("the message is a pickled object, not bytes, and is lost. Receive objects with dequeue()")
         return MessageView(self, message, _HEAD.size)
 
     @contextlib.contextmanager

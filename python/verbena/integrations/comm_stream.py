@@ -27,7 +27,7 @@ class EventOverlap:
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """Makes the current stream wait for the event. With `release_handle`, drops the event afterwards."""
         if self.event is None:
-            raise ValueError("the call has no event: pass async_finish=True")
+            raise ValueError("the call has no event. Pass async_finish=True")
         self.event.current_stream_wait()
         if release_handle:
             self.event = None

@@ -61,7 +61,7 @@ class RankHandle(Sequence[Any]):
 
     If the ranks are on several hosts, it has the ten elements of DeepEP's internode handle: 0 is the ranks to which this rank's tokens
     go, 1 and 2 are the numbers of this rank's tokens that go to each host and to each rank, 5 is the first received row from each rank,
-    and 6 is the number of rows received from ranks 0 to i. The others are places in DeepEP's buffers and raise NotImplementedError."""
+    and 6 is the number of rows received from ranks 0 to i. All other elements are offsets in DeepEP's buffers, and reading them raises NotImplementedError."""
 
     def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int, hosts: Sequence[int]) -> None:
         self.matrix, self.is_token_in_rank, self.sent, self.rank, self.hosts = matrix, is_token_in_rank, sent, rank, hosts
@@ -80,7 +80,7 @@ class RankHandle(Sequence[Any]):
             0: lambda: self.is_token_in_rank, 1: lambda: _count_for_hosts(self.is_token_in_rank, self.hosts).unsqueeze(1),
             2: self.find_sent_counts, 5: lambda: (self.find_ends() - self.matrix[:, self.rank]).unsqueeze(1), 6: self.find_ends}
         if place not in internode:
-            raise NotImplementedError(f"element {place} of the handle is a place in DeepEP's buffers, which Verbena does not have")
+            raise NotImplementedError(f"element {place} of the handle is an offset in DeepEP's buffers, but Verbena does not have these buffers")
         return internode[place]()
 
     def find_ends(self) -> Any:
@@ -244,7 +244,7 @@ class Buffer:
         if handle is None and (num_tokens_per_rank is None or is_token_in_rank is None or num_tokens_per_expert is None):
             raise ValueError("a dispatch without a handle needs num_tokens_per_rank, is_token_in_rank and num_tokens_per_expert")
         if (topk_idx is None) != (topk_weights is None) or handle is not None and topk_idx is not None:
-            raise ValueError("pass both topk_idx and topk_weights, or neither; pass neither with a handle")
+            raise ValueError("pass both topk_idx and topk_weights, or neither of the two. With a handle, pass neither")
         blocks = (config or self.get_dispatch_config(self.group_size)).num_sms
 
         def move() -> tuple[Any, list[Any]]:
@@ -328,7 +328,7 @@ class Buffer:
         if 1 < self._rows.num_hosts < self.group_size:
             raise NotImplementedError(
                 f"a rank of the {self._rows.num_hosts} hosts cannot be left out alone, because the rows of its counterparts on other hosts travel "
-                "through it: pass enable_shrink=False, or have one rank on each host")
+                "through it. Pass enable_shrink=False, or have one rank on each host")
 
     def _list_exchanges(self) -> list[ExpertExchange]:
         return [exchange for pair in self._exchanges.values() for exchange in pair]

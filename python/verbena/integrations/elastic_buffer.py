@@ -63,7 +63,7 @@ class ElasticBuffer:
             self._rows = RankRows(self._context)
             if self._rows.num_hosts > 1 and not allow_multiple_reduction:
                 raise NotImplementedError(
-                    f"the ranks are on {self._rows.num_hosts} hosts, and only one sum of each host travels: pass allow_multiple_reduction=True")
+                    f"the ranks are on {self._rows.num_hosts} hosts, and each host sends only one sum per token. Pass allow_multiple_reduction=True")
             undo.pop_all()
         self.rank_idx = self.scaleup_rank_idx = self._context.rank
         self.num_ranks = self.num_scaleup_ranks = self._context.size
@@ -262,7 +262,7 @@ class ElasticBuffer:
 
     def __getattr__(self, name: str) -> Any:
         if name in _ABSENT:
-            raise NotImplementedError(f"ElasticBuffer.{name}() is not implemented in Verbena's deep_ep; use DeepEP itself")
+            raise NotImplementedError(f"ElasticBuffer.{name}() is not implemented in Verbena's deep_ep. Use DeepEP itself")
         raise AttributeError(f"ElasticBuffer has no attribute {name!r}")
 
 

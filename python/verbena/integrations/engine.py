@@ -39,7 +39,7 @@ def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str =
     try:
         switch_on()
     except Exception as error:
-        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what}, so the engine keeps its own: "
+        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what}, so the engine uses its own implementation: "
                       f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
 
 
@@ -121,7 +121,7 @@ class EngineCollectives:
     @property
     def communicator(self) -> Communicator:
         if self._communicator is None:
-            raise RuntimeError("verbena: custom collectives are off: a warning at the start says why; check `disabled` first")
+            raise RuntimeError("verbena: custom collectives are off; a warning at the start says why. Check the attribute `disabled` before this call")
         return self._communicator
 
     def takes(self, tensor: Any, is_reduced: bool = True) -> bool:

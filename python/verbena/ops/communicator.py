@@ -274,8 +274,8 @@ class Communicator(FusedCalls):
             self._ops.check(self._ops.ops_group_end(self.handle, stream))
         except BaseException as error:
             self._dropped_group = (
-                f"ops: a group of {len(self._group)} calls was not launched, because its block raised {type(error).__name__}: {error}; "
-                "call reset() on all ranks: peers that launched their group wait for this rank until their time limit")
+                f"ops: a group of {len(self._group)} calls was not launched, because its block raised {type(error).__name__}: {error}. "
+                "Call reset() on all ranks: peers that launched their group wait for this rank until their time limit")
             raise
         finally:
             self._group = None

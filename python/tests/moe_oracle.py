@@ -1,5 +1,5 @@
-"""Computes the exact results of a dispatch and a combine of verbena.moe with numpy: the rows and their order, the casts to e4m3, and the sums
-in each of the three orders. Does not model slots, packets or kernels. Rows of 16-bit types are arrays of uint16 with the same bits."""
+"""Computes the exact results of a dispatch and a combine of verbena.moe with numpy: the rows and their order, the casts to e4m3, and the
+sums in each of the three orders. Does not model slots, packets or kernels. Rows of 16-bit types are arrays of uint16 with the same bits."""
 import dataclasses
 from typing import Any
 
@@ -98,8 +98,8 @@ def ungroup(rows: Any, places: Any) -> Any:
 
 
 def combine(shape: Shape, kind: str, tokens: list[Tokens], rank: int, expert_rows: list[Any], order: str) -> Any:
-    """Returns the combined rows of the tokens of `rank`, as bits. `expert_rows` has the rows of each rank's experts, as bits; `order` determines
-    their shape."""
+    """Returns the combined rows of the tokens of `rank`, as bits. `expert_rows` has the rows of each rank's experts, as bits; `order`
+    determines their shape."""
     ids, weights = tokens[rank].ids, tokens[rank].weights
     numbers = []  # of the tokens' rows at each rank
     for other in range(shape.ranks):

@@ -112,5 +112,6 @@ class ProcessGroupCommunicator:
             raise AttributeError("this PyTorch's process group does not expose its ncclComm_t. Use PyTorch 2.8 or newer")
         handle = int(backend._comm_ptr())
         if handle == 0:
-            raise RuntimeError("the process group has no ncclComm_t yet. Make a collective call first, because this call creates the ncclComm_t")
+            raise RuntimeError("the process group has no ncclComm_t yet. Make a collective call first, because this call creates the "
+                               "ncclComm_t")
         return handle

@@ -20,7 +20,7 @@ _log_sink: Any = None
 
 
 def make_unique_id() -> bytes:
-    """Returns a new rendezvous id. Call it on one rank; the application distributes the id to all ranks. This process
+    """Returns a new rendezvous id. Call this function on one rank, and send the id to all other ranks. This process
     listens for the other ranks until all of them have connected."""
     unique_id = UniqueIdBytes()
     library = load_library()
@@ -92,7 +92,7 @@ class SymmetricContext:
 
     @classmethod
     def from_handle(cls, handle: int | None, owner: Any = None) -> "SymmetricContext":
-        """Wraps a verbena_context* that a C function has created. close() destroys it. The returned object keeps a
+        """Wraps a verbena_context* that a C function has created. close() destroys the context. The returned object keeps a
         reference to `owner`, for example to a communicator that the context needs."""
         context = cls.__new__(cls)._adopt(handle)
         context._owner = owner
@@ -162,7 +162,7 @@ class SymmetricContext:
 
     def register_memory(self, address: int, length_bytes: int) -> SymmetricWindow:
         """Registers memory of the application as a window. The memory must come from cuMemCreate with a POSIX file
-        descriptor as its handle type. The caller owns it and must not free it before the window. Collective."""
+        descriptor as its handle type. The caller owns the memory and must not free the memory before the window. Collective."""
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
 
     def create_pool(self, length_bytes: int) -> SymmetricPool:

@@ -25,7 +25,7 @@ class SymmetricPool(CollectivePart):
 
     @property
     def mem_pool(self) -> Any:
-        """The torch.cuda.MemPool. The pool keeps it alive."""
+        """The torch.cuda.MemPool of this pool. The pool keeps the MemPool alive."""
         if self._mem_pool is None:
             import torch
             if not hasattr(torch.cuda, "MemPool"):

@@ -51,7 +51,8 @@ class SymmetricWindow(CollectivePart):
         Do not use the view after the window is freed."""
         address = self.address if rank is None else self.peer_address(rank)
         if address is None:
-            raise ValueError(f"rank {rank}'s part of the window cannot be mapped by this rank, because rank {rank} is reachable by RDMA only")
+            raise ValueError(f"rank {rank}'s part of the window cannot be mapped by this rank, because rank {rank} is reachable by RDMA "
+                             f"only")
         if _is_on_gpu(address):
             raise ValueError("the window is in GPU memory. Use torch.as_tensor(window, device=\"cuda\")")
         return memoryview((ctypes.c_uint8 * self.length_bytes).from_address(address)).cast("B")

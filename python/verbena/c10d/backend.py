@@ -15,7 +15,7 @@ _Backend: Any = getattr(c10d, "Backend", object)
 
 
 def runs_methods() -> bool:
-    """Returns whether this PyTorch can call the methods of a backend written in Python; 2.15 can."""
+    """Returns True if this PyTorch can call the methods of a backend that is written in Python. PyTorch 2.15 can."""
     class Probe(_Backend):
         def getBackendName(self) -> str:
             return "probe"

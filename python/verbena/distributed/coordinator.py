@@ -28,8 +28,8 @@ class GroupCoordinator:
 
     Sums: elements are added in float32 or a wider type, in rank order, and the sum is rounded once, so all ranks get the same bits.
 
-    GPU tensors: they are copied through host memory, unless `device_communicator` is set. A device communicator is an object with
-    all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv,
+    GPU tensors: the methods copy GPU tensors through host memory, unless `device_communicator` is set. A device communicator is an object
+    with all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv,
     reduce_scatterv, fused_allreduce_rmsnorm, broadcast or capture, the group uses these methods, too."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
@@ -53,7 +53,8 @@ class GroupCoordinator:
         """The All2AllManager for mixture-of-experts calls between the group's ranks. Call enable_symmetric_memory() first."""
         if self._all2all_manager is None:
             if self.team is None:
-                raise RuntimeError(f"{self.unique_name} has no symmetric memory. Call enable_symmetric_memory() first, on all ranks of the world")
+                raise RuntimeError(f"{self.unique_name} has no symmetric memory. Call enable_symmetric_memory() first, on all ranks of "
+                                   f"the world")
             self._all2all_manager = All2AllManager(self.team)
         return self._all2all_manager
 
@@ -198,7 +199,7 @@ class GroupCoordinator:
         return (wide * scale * weight.float()).to(added.dtype), added
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Overwrites every rank's tensor with the tensor of rank `src`, and returns it. GPU tensors go through the device
+        """Overwrites every rank's tensor with the tensor of rank `src`, and returns the tensor. GPU tensors go through the device
         communicator if it has broadcast()."""
         if self.world_size == 1:
             return input_

@@ -42,7 +42,7 @@ class Handle:
     """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
     data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` are named as in vLLM's handle. The first lists the ranks that were declared to be on
+    `local_reader_ranks` and `remote_subscribe_addr` have the names of vLLM's handle. The first lists the ranks that were declared to be on
     the writer's host; the second is the writer's address, which is set if there are readers on other hosts."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
@@ -329,7 +329,7 @@ class MessageQueue:
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
         """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
-        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The wait sleeps in the
+        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The thread sleeps in the
         meantime."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:

@@ -268,8 +268,8 @@ def get_tensor_model_parallel_rank() -> int:
 
 @contextlib.contextmanager
 def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group. Makes one side stream current, and calls capture() of the
-    groups' device communicators."""
+    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group. Makes one side stream current, and calls the method capture()
+    of the groups' device communicators."""
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(side_stream(device))
         for group in (get_tp_group(), get_pp_group(), get_dp_group()):

@@ -19,7 +19,8 @@ class EventHandle:
 
 
 class EventOverlap:
-    """An event, and tensors that stay alive until a stream has waited for the event. As a context manager, waits at the end of the block."""
+    """An event, and tensors that stay alive until a stream has waited for the event. Used as a context manager, waits at the end of the
+    block."""
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event, self.extra_tensors, self._releases = event, extra_tensors, False

@@ -3,7 +3,8 @@
     verbena.integrations.flashinfer.register()
     flashinfer.moe_ep.SplitConfig(comm="verbena", ...)
 
-Ranks are on one host, or evenly distributed over several. Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
+Ranks are on one host, or evenly distributed over several hosts. Received rows are sorted by source rank. Each token appears at most once,
+with the ids of this rank's experts."""
 import functools
 import importlib
 from typing import Any

@@ -77,8 +77,8 @@ def _make_classes() -> tuple[Any, Any]:
 
     class VerbenaDispatcher(base.BaseDispatcher):  # type: ignore[misc]
         """SGLang's dispatcher of one of two batches that overlap in time. In decode it uses the format DEEPEP_LL, with rows grouped by
-        expert. In prefill it uses DEEPEP_NORMAL, which returns only the received rows; for this the call waits until their number is known
-        on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
+        expert. In prefill it uses DEEPEP_NORMAL, which returns only the received rows; for this purpose the call waits until the number of
+        rows is known on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
 
         dispatch_mode: Any = None
 
@@ -159,7 +159,8 @@ def _make_classes() -> tuple[Any, Any]:
             return receive
 
         def _pack(self, exchange: ExpertExchange, sent: Dispatched) -> Any:
-            """Returns the received rows as one contiguous tensor. Waits until their number is known, because SGLang needs it on the host."""
+            """Returns the received rows as one contiguous tensor. Waits until the number of rows is known, because SGLang needs this number
+            on the host."""
             import torch
             self._places = places = (sent.sources.flatten() >= 0).nonzero().flatten()
             exchange.check_error()

@@ -187,6 +187,7 @@ def pack_choice_of(name: str, tensor: Any, choice: Choice | None) -> Any:
     if choice is None:
         return ctypes.byref(_AUTO_BFLOAT16) if is_bfloat16 else None
     if choice.algorithm == Algorithm.LOSSLESS and not is_bfloat16:
-        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, but the elements of the tensor are {tensor.dtype}. Leave the choice out, or pass "
+        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, but the elements of the tensor are {tensor.dtype}. Leave the "
+                        f"choice out, or pass "
                         "tensor.view(torch.bfloat16) if the tensor holds bfloat16 elements")
     return pack_choice(choice)

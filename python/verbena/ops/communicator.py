@@ -58,7 +58,8 @@ class Communicator(FusedCalls):
 
     @classmethod
     def from_group(cls, group: Any, **options: Any) -> "Communicator":
-        """Creates a communicator for the ranks of a group, and a context that the communicator's free() closes. Collective over the group.
+        """Creates a communicator for the ranks of a group. Also creates a context, which free() of the communicator closes. Collective over
+        the group.
 
         Args:
             group: a process group of torch.distributed, such as a DeviceMesh's `get_group("tp")`, or a TorchComms

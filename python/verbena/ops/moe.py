@@ -157,8 +157,8 @@ class ExpertExchange(CollectivePart):
         """Sends each row of `x` [tokens, elements] to the ranks of its experts, and receives the rows of all ranks.
 
         Args:
-            ids: int32 or int64 [tokens, top_k]; an id that names no expert is ignored. Alternatively, the result of an earlier dispatch
-                with the same number of tokens. The rows are then sent to the same experts, with the same weights.
+            ids: int32 or int64 [tokens, top_k]; an id that is not the number of an expert has no effect. Alternatively, the result of an
+                earlier dispatch with the same number of tokens. The rows are then sent to the same experts, with the same weights.
             weights: float32 [tokens, top_k]; None for weights of 1.
             scales: [tokens, ...]; the call sends them with the rows, unchanged.
             cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent" to quantise BF16 or FP16 rows to e4m3 in the dispatch, with one
@@ -177,7 +177,8 @@ class ExpertExchange(CollectivePart):
         if isinstance(ids, Dispatched):
             self._expect_handle(ids)
             if weights is not None or ids.tokens != x.shape[0]:
-                raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows or weights were "
+                raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows or weights "
+                                 f"were "
                                  "passed. Pass the same number of rows, and no weights")
             ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
@@ -289,12 +290,14 @@ class ExpertExchange(CollectivePart):
         try:
             self._expect_handle(out)
             if out.grouping != grouping:
-                raise ValueError(f"the rows of `out` are grouped by {Grouping(out.grouping).name}, but this call groups rows by {grouping.name}")
+                raise ValueError(f"the rows of `out` are grouped by {Grouping(out.grouping).name}, but this call groups rows by "
+                                 f"{grouping.name}")
             place = self._find_place(grouping, 0 if out.row_sources is None else out.row_sources.numel())
             rows, factors = _find_forms(place, x, scales, cast, column_scales)
             expect_like(out.rows, *rows)
             if (out.scales is None) != (factors is None):
-                raise ValueError(f"`out` has {'no scales, but this call returns scales' if out.scales is None else 'scales, but this call returns none'}")
+                raise ValueError(f"`out` has "
+                                 f"{'no scales, but this call returns scales' if out.scales is None else 'scales, but this call returns none'}")
             if factors is not None:
                 expect_like(out.scales.transpose(-1, -2) if column_scales else out.scales, *factors)
             for one in () if grouping == Grouping.RANK else (out.row_sources, out.row_experts):
@@ -306,7 +309,8 @@ class ExpertExchange(CollectivePart):
     def _expect_handle(self, dispatched: Dispatched) -> None:
         handle, length = dispatched.handle, self._layout.bytes
         if handle.numel() * handle.element_size() != length or not handle.is_contiguous():
-            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, but handles of this exchange have {length} bytes. Pass "
+            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, but handles of this exchange have {length} "
+                             f"bytes. Pass "
                              "the result of a dispatch of this exchange")
 
     def _view_routing(self, dispatched: Dispatched) -> tuple[Any, Any]:

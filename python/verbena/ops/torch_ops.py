@@ -245,7 +245,8 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
 
     def run(*arguments: Any, **named: Any) -> Any:
         if torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (*arguments, *named.values())):
-            raise RuntimeError(f"torch.ops.verbena.{name} has no gradient. Call the operator under torch.no_grad() or torch.inference_mode(), or use "
+            raise RuntimeError(f"torch.ops.verbena.{name} has no gradient. Call the operator under torch.no_grad() or "
+                               f"torch.inference_mode(), or use "
                                "torch.distributed for training")
         below = torch._C._AutoDispatchBelowAutograd()  # not a context manager in PyTorch 1; has an effect as long as the object lives
         with below if hasattr(below, "__enter__") else contextlib.nullcontext():

@@ -69,7 +69,7 @@ def find_element_size(name: str, given: Any, pointer: Any) -> Any:
 
 
 def find_program(semantic: Any) -> Any:
-    """Returns this program's linear index in the grid, numbered like the blocks in the bitcode's functions."""
+    """Returns this program's linear index in the grid, with the numbering that the functions in the bitcode use for blocks."""
     x, y, z = (semantic.program_id(axis) for axis in range(3))
     width, height = (semantic.num_programs(axis) for axis in range(2))
     depth = semantic.mul(height, z, True)

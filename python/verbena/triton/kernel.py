@@ -63,8 +63,8 @@ class SymmKernel(KernelInterface):
                                   options={**options, "extern_libs": self._find_libraries(capability)})
 
     def _find_libraries(self, capability: int) -> dict[str, str]:
-        """Returns the libraries to link for a compute capability. They depend on it because a vendor's bitcode may be for only one kind of
-        GPU."""
+        """Returns the libraries to link for a compute capability. The libraries depend on the capability, because a vendor's bitcode may be
+        for only one kind of GPU."""
         if not self._vendors:
             return self.extern_libs
         if capability not in self._libraries:

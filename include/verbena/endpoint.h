@@ -9,8 +9,7 @@
 // all operations that were posted earlier on the same lane. Therefore a rank that sees the new value of a
 // word also sees the bytes of all earlier puts on that lane. The following are not ordered:
 // - operations on different lanes
-// - a put and earlier operations: with several rails or adaptive routing, the put may overtake the earlier
-// operations
+// - a put and earlier operations: with several rails or adaptive routing, the put may arrive first
 // - the result of an add or a get, and later operations: to order them, use fence()
 // - the bytes of a get in local memory, until its completion
 //

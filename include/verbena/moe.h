@@ -37,7 +37,8 @@
  * that have the same index on the other hosts. A rank sends its rows for another host to its counterpart on
  * that host. The counterpart forwards the rows to the other ranks of its host and, in a combine, adds up the
  * rows of its host. The counterpart forwards and adds rows in the phase RECEIVE. Therefore, between hosts, a
- * call makes progress only once all ranks have started RECEIVE. /
+ * call makes progress only once all ranks have started RECEIVE.
+ */
 #ifndef VERBENA_MOE_H
 #define VERBENA_MOE_H
 
@@ -224,9 +225,11 @@ VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint
  * @param options  copied by the call
  * @param moe      receives the exchange, unchanged after an error; free it with verbena_moe_destroy()
  * @return VERBENA_INVALID_ARGUMENT on ranks whose options are invalid, and VERBENA_REMOTE_ERROR on all other
- *         ranks; VERBENA_INVALID_USAGE if the ranks' options differ; VERBENA_INVALID_USAGE if the team spans
- *         hosts, and one of the following is true: the hosts have different numbers of ranks; there are more
- *         than 8 hosts; the option `exact` is set; the context uses another library's network */
+ *         ranks;
+ *         VERBENA_INVALID_USAGE if the ranks' options differ;
+ *         VERBENA_INVALID_USAGE if the team spans hosts, and one of the following is true: the hosts have
+ *         different numbers of ranks; there are more than 8 hosts; the option `exact` is set; the context
+ *         uses another library's network */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
 /* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on

@@ -253,13 +253,14 @@ typedef enum {
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
-/* Parameters of an RMSNorm. It is computed for a tensor x with [rows][hidden] elements, which are float16 or
- * bfloat16. A residual may be added before the norm, and the output may be quantised after it: h = x +
- * residual_in;  residual_out = h; output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);
- * quantised = quantise(output) All pointers are GPU addresses; the caller owns the memory. A tensor whose
- * pointer is NULL is not read or written; if `weight` is NULL, all weights are 1. residual_out may point to
- * residual_in. Apart from that, no output may overlap another tensor. Strides are distances between the
- * starts of rows, in elements; quantised_stride is in bytes. */
+/* Parameters of an RMSNorm of a tensor x with [rows][hidden] elements, which are float16 or bfloat16. A
+ * residual may be added before the norm, and the output may be quantised after the norm:
+ *   h = x + residual_in;  residual_out = h;
+ *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
+ * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is not read or
+ * written; if `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from that, no
+ * output may overlap another tensor. Strides are distances between the starts of rows, in elements;
+ * quantised_stride is in bytes. */
 typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */

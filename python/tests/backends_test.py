@@ -1,5 +1,5 @@
-"""Contexts over NCCL and NVSHMEM: which libraries are taken and which are not, and what a builder makes of them. Theirs
-are stand-ins; each test has a process of its own, as libraries are loaded once."""
+"""Tests contexts over NCCL and NVSHMEM: which libraries are accepted, which are rejected, and which contexts a builder creates from them.
+The libraries are stand-ins. Each test runs in a separate process, because a process loads each library only once."""
 import ctypes
 
 import pytest

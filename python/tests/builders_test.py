@@ -1,4 +1,4 @@
-"""Contexts over an application's communicator; TorchComms and PyTorch are stand-ins, the contexts are real."""
+"""Tests contexts over a communicator of the application. TorchComms and PyTorch are stand-ins; the contexts are real."""
 import pytest
 
 import fake_libraries

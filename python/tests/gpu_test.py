@@ -1,5 +1,5 @@
-"""Windows in GPU memory, over a stand-in for CUDA's driver with two GPUs whose memory faults when the CPU touches it; a
-rank is a process with one of them."""
+"""Tests windows in GPU memory. A stand-in for CUDA's driver has two GPUs, and accesses of the CPU to their memory fault. Each rank is a
+process with one of the two GPUs."""
 import ctypes
 import pathlib
 import sys

@@ -1,5 +1,5 @@
-"""Launches of kernels that call NVSHMEM, on a stand-in for the GPU: which bitcode they are linked with, and that each module
-is prepared once, before anything in it runs."""
+"""Tests launches of kernels that call NVSHMEM, on a stand-in for the GPU: which bitcode the kernels are linked with, and that each module
+is prepared once, before any kernel of the module runs."""
 import ctypes
 import pathlib
 import types
@@ -61,7 +61,7 @@ def _list_events(gpu):
 
 
 def _decorate(backend=NVSHMEM, function=kernels.ask_for_the_size):
-    """A new kernel for each test: Triton keeps the loaded module with the function."""
+    """Returns a new kernel for each test, because Triton keeps the loaded module with the function."""
     return symm.requires_symm(backend=backend)(triton.jit(function.fn))
 
 

@@ -1,4 +1,5 @@
-"""Kernels compiled for GPUs that are not here: what of the library is in them, and what is refused and why."""
+"""Compiles kernels for GPUs that are not present, and checks which functions of the library the kernels contain, and which kernels are
+rejected and why."""
 import importlib.util
 import pathlib
 import re
@@ -36,7 +37,7 @@ def everything(request):
 
 
 def _list_functions():
-    """(types of the arguments, of the result) by name, as the header has them."""
+    """Returns (types of the arguments, type of the result) of each function of the header, by name."""
     text = (ROOT / "include/verbena/device/symm_c.cuh").read_text(encoding="utf-8")
     functions = {name: (("i64", "i32"), "i32") for name in re.findall(r"^VERBENA_SYMM_BARRIER\((\w+)[,)]", text, re.M)}
     for returned, name, arguments in re.findall(r"VERBENA_SYMM_FUNCTION (\w+) (symm_\w+)\(([^)]*)\)", text):

@@ -299,10 +299,11 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return longest;
   }
 
-  // For exchanges in which each rank knows only the lengths of its own messages. In such an exchange, the
-  // first message to each peer starts with a packet that contains the length of the message and the number of
-  // rounds that the sender needs. All ranks then run the largest number of rounds that any rank needs, so
-  // that each rank receives a message from every other rank in every round.
+  // Publishes the lengths of messages. Exchanges need this if a rank does not know the lengths of the
+  // messages between other ranks. The first message to each peer starts with a packet that contains the
+  // length of the message and the number of rounds that the sender needs. All ranks then run the largest
+  // number of rounds that any rank needs, so that each rank receives a message from every other rank in every
+  // round.
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {

@@ -102,8 +102,10 @@ base::Outcome check_others(const VariableReader& read, const VariableSet& used, 
     if (parse_number(read(set.count), kMaxRanks) != place.count_ranks) continue;
     const auto rank = parse_number(read(set.rank), kMaxRanks);
     if (!rank || rank == place.rank) continue;
-    return base::fail(kUsage, "bootstrap: environment: %s=%u and %s=%u do not match a job of %u ranks",
-                      used.rank, place.rank, set.rank, *rank, place.count_ranks);
+    return base::fail(
+        kUsage,
+        "bootstrap: environment: %s=%u and %s=%u give this process two different ranks in a job of %u ranks",
+        used.rank, place.rank, set.rank, *rank, place.count_ranks);
   }
   return {};
 }

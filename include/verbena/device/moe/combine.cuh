@@ -99,7 +99,7 @@ class MoeCombineKernel {
     return rank;
   }
   // Returns the slot of a row for a token.
-  // @param place  MoeFarHosts::find_place() of the token's host, on the rank that adds the row
+  // @param place  the value of MoeFarHosts::find_place() for the token's host, on the rank that adds the row
   VERBENA_DEVICE MoePlace find_combine_row(uint32_t place, uint32_t token, uint32_t slot) const {
     if constexpr (kSpansHosts) {
       if (place != 0) return far_.find_relay_row(area_.epoch(), place, token, slot);

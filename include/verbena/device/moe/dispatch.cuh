@@ -225,8 +225,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
-      // This is called only after the loads of the row have been issued, because the ids and the failure word
-      // are not needed earlier.
+      // Called only after the loads of the row have been issued, because the ids and the failure word are not
+      // needed earlier.
       const auto find_peers = [&] {
         // FAULT(dead_ranks_get_rows)
         const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;

@@ -180,7 +180,7 @@ def test_what_hosts_refuse(rank):
     with verbena.SymmetricContext.from_environment() as context:
         with pytest.raises(NotImplementedError, match="Pass enable_shrink=False, or have one rank on each host"):
             deep_ep.Buffer(context, low_latency_mode=True, enable_shrink=True)
-        with pytest.raises(NotImplementedError, match="2 hosts, and .*pass allow_multiple_reduction=True"):
+        with pytest.raises(NotImplementedError, match="2 hosts, and .*Pass allow_multiple_reduction=True"):
             deep_ep.ElasticBuffer(context, allow_multiple_reduction=False)
         buffer = deep_ep.Buffer(context, low_latency_mode=True)
         with pytest.raises(NotImplementedError, match="Pass enable_shrink=False"):

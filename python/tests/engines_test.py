@@ -200,7 +200,7 @@ def test_attributes_that_nobody_knows():
     with pytest.raises(AttributeError, match="vLLM reads the attribute 'quick_ptr'.*USE_VERBENA_COLLECTIVES"):
         ours.quick_ptr  # noqa: B018
     assert getattr(ours, "obj", None) is None and not hasattr(ours, "has_multicast")
-    with pytest.warns(UserWarning, match="with unknown arguments, which are ignored: color, size"):
+    with pytest.warns(UserWarning, match="with arguments that Verbena does not know. Verbena ignores these arguments: color, size"):
         vllm.VerbenaAllreduce(ours.group, "cpu", color=1, size=2)
 
 

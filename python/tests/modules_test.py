@@ -115,7 +115,7 @@ def test_nothing_is_prepared_in_a_capture(gpu):
     kernel = _decorate()
     gpu.is_capturing = True
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="cannot be captured into a CUDA graph.*launch it once before"):
+        with pytest.raises(RuntimeError, match="cannot be captured into a CUDA graph.*Launch the kernel once before"):
             kernel[(1,)](*ARGUMENTS, BACKEND=2)
     assert _list_events(gpu) == []
     gpu.is_capturing = False

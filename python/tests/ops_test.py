@@ -61,7 +61,7 @@ def test_reductions(rank, count):
         with pytest.raises(TypeError, match="torch.int64 cannot be reduced.*torch.bfloat16.*torch.distributed"):
             ops.all_reduce(torch.zeros(3, dtype=torch.int64))
         for wrong in ("product", torch.distributed.ReduceOp.BAND):
-            with pytest.raises(ValueError, match="the reduction .* is not supported: use sum, mean"):
+            with pytest.raises(ValueError, match="the reduction .* is not supported. Use sum, mean"):
                 ops.all_reduce(mine, wrong)
         for call in (ops.all_gather, ops.reduce_scatter):
             with pytest.raises(TypeError, match="dim"):
@@ -355,7 +355,7 @@ def test_operators(rank):
         learned = x.clone().requires_grad_()
         for call in (lambda: ops.all_reduce(learned, "tp"), lambda: ops.all_gather(learned, 0, size, "tp"),
                      lambda: ops.all_reduce_(learned, "tp"), lambda: ops.rms_norm(x, None, learned[0], 1e-6, "tp")):
-            with pytest.raises(RuntimeError, match="has no gradient: .*no_grad"):
+            with pytest.raises(RuntimeError, match="has no gradient .*no_grad"):
                 call()
         with torch.no_grad():
             got = ops.all_reduce(learned, "tp")
@@ -426,7 +426,7 @@ def test_lossless_operators_between_hosts(rank):
         _synchronize()
         assert torch.equal(total, 2 * wide)
         for refused in (lambda: ops.all_gather(wide, 0, size, "tp", True), lambda: tp.broadcast(wide, choice=Choice(Algorithm.LOSSLESS))):
-            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, and the tensor's are torch.float32: leave .*view\(torch.bfloat16\)"):
+            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, but the elements of the tensor are torch.float32. Leave .*view\(torch.bfloat16\)"):
                 refused()
         assert ops.all_gather(x.to("meta"), 1, size, "tp", True).shape == (2 * size, 1500 * size)
         verbena.ops.set_group("tp", None)

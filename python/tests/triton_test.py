@@ -107,7 +107,7 @@ def test_the_example_compiles(capability, tmp_path):
     (kernels.signal_each_element, "symm_signal takes scalars"),
     (kernels.signal_a_fraction, "symm_signal: 0.5 is neither"),
     (kernels.name_a_peer_beyond_numbers, "symm_team_lsa: 4294967296 does not fit"),
-    (kernels.put_without_a_size, "symm_put_async: .* pass element_size"),
+    (kernels.put_without_a_size, "symm_put_async: .* Pass element_size"),
 ])
 def test_wrong_arguments_are_told(kernel, complaint):
     with pytest.raises(CompilationError) as caught:
@@ -133,7 +133,7 @@ def test_a_kernel_without_the_decorator_is_told():
     source = triton.compiler.ASTSource(kernels.ask_for_the_size, kernels.SIZE_SIGNATURE, {"BACKEND": 0})
     with pytest.raises(CompilationError) as caught:
         triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 80, 32))
-    assert "decorate it with @requires_symm(backend=BACKEND_DEFAULT)" in _tell(caught.value)
+    assert "Decorate the kernel with @requires_symm(backend=BACKEND_DEFAULT)" in _tell(caught.value)
 
 
 def test_the_decorator_with_and_without_argument():

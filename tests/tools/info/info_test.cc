@@ -81,7 +81,8 @@ TEST(Info, SaysWhyUnpackIsOffered) {
   const Json datagrams = run_json("VERBENA_TRANSPORT=datagram VERBENA_UNPACK=1")["unpack"];
   EXPECT_EQ(datagrams["offered"], true);
   EXPECT_EQ(datagrams["reason"], "setting");
-  EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK=auto"), std::string::npos);
+  EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK is auto"),
+            std::string::npos);
 }
 
 TEST(Info, ShowsParametersWithOrigin) {

@@ -116,8 +116,7 @@ TEST(AddressBlobTest, RefusesWhatWasMadeForOthersAndSaysSo) {
     EXPECT_THAT(problem, HasSubstr(why));
   };
   expect_refused({kNames.nonce + 1, kNames.from, kNames.to, kNames.count_ranks}, "a different group");
-  expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks},
-                 "the address of another rank");
+  expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks}, "belongs to another rank");
   expect_refused({kNames.nonce, kNames.from, kNames.to + 1, kNames.count_ranks}, "for another rank");
   expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1},
                  "a different number of ranks");

@@ -365,7 +365,7 @@ TEST_P(SharedFateTest, AListenersProcessThatIsKilledIsNoticed) {
   start();
   ASSERT_FALSE(HasFailure());
   expect_nobody_there([&](uint32_t) { spare_->kill(SIGKILL); });
-  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "its process has ended"));
+  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "the peer's process has ended"));
   expect_nobody_there([&](uint32_t) { peer_->kill(SIGKILL); }, *peer_);
   expect_others_go_on(nullptr, false);
 }

@@ -81,7 +81,8 @@ TEST(Info, SaysWhyUnpackIsOffered) {
   const Json datagrams = run_json("VERBENA_TRANSPORT=datagram VERBENA_UNPACK=1")["unpack"];
   EXPECT_EQ(datagrams["offered"], true);
   EXPECT_EQ(datagrams["reason"], "setting");
-  EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK=auto"), std::string::npos);
+  EXPECT_NE(run_json("")["unpack"]["why"].get<std::string>().find("VERBENA_UNPACK is auto"),
+            std::string::npos);
 }
 
 TEST(Info, ShowsParametersWithOrigin) {
@@ -105,7 +106,8 @@ TEST(Info, WithoutAUsableDeviceSaysWhatToDo) {
   EXPECT_EQ(document["reason"], "no_device");
   const ToolRun text = run_info("VERBENA_HCA=mlx5", "");
   EXPECT_EQ(text.status, kExitNoDevice);
-  EXPECT_TRUE(mentions(text, "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device")) << text.output;
+  EXPECT_TRUE(mentions(text, "unset VERBENA_HCA (NCCL_IB_HCA), or set the variable to a device"))
+      << text.output;
 }
 
 TEST(Info, ADeviceThatIsDownIsShownAsSuch) {
@@ -187,10 +189,10 @@ TEST(Info, ShowsAStoredDocument) {
   EXPECT_TRUE(mentions(run, "VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)")) << run.output;
   EXPECT_TRUE(mentions(run, "SOFTVERBS_PORT = 23552 (default; 1024 to 64511)")) << run.output;
   EXPECT_FALSE(mentions(run, "VERBENA_RAIL_RETRY_MS = ")) << "advanced";
-  EXPECT_TRUE(mentions(run, "18 have their defaults: --parameters --all shows them")) << run.output;
+  EXPECT_TRUE(mentions(run, "18 have their default values; --parameters --all shows them")) << run.output;
   const ToolRun whole = run_info("VERBENA_STATS_INTERVAL_MS=100", "--parameters --all");
   EXPECT_TRUE(mentions(whole, "VERBENA_RAIL_RETRY_MS = ")) << whole.output;
-  EXPECT_FALSE(mentions(whole, "have their defaults")) << whole.output;
+  EXPECT_FALSE(mentions(whole, "have their default values")) << whole.output;
   EXPECT_TRUE(mentions(run_info("VERBENA_STATS_INTERVAL_MS=100", ""), "VERBENA_STATS_INTERVAL_MS = 100"))
       << "what is set is always shown";
   EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);

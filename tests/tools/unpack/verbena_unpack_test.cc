@@ -29,16 +29,16 @@ const std::string kOldGpu = "FAKE_GPUS=1 LD_LIBRARY_PATH=" FAKE_FOLDER;
 TEST(VerbenaUnpack, SaysWhenThereIsNoGpu) {
   const ToolRun none = run_unpack(kNoGpu, "");
   EXPECT_EQ(none.status, 4);
-  EXPECT_TRUE(mentions(none, "no CUDA device: verbena-bench unpack needs a GPU")) << none.output;
+  EXPECT_TRUE(mentions(none, "there is no CUDA device; verbena-bench unpack needs a GPU")) << none.output;
   const ToolRun other = run_unpack(kOldGpu, "--gpu 1");
   EXPECT_EQ(other.status, 4);
-  EXPECT_TRUE(mentions(other, "no CUDA device 1: there are 1")) << other.output;
+  EXPECT_TRUE(mentions(other, "CUDA device 1 does not exist; the number of devices is 1")) << other.output;
 }
 
 TEST(VerbenaUnpack, SaysWhenTheGpuIsTooOld) {
   const ToolRun run = run_unpack(kOldGpu, "");
   EXPECT_EQ(run.status, 4);
-  EXPECT_TRUE(mentions(run, "the kernels are for sm_80 and later")) << run.output;
+  EXPECT_TRUE(mentions(run, "the kernels need sm_80 or later")) << run.output;
 }
 
 TEST(VerbenaUnpack, RefusesBadOptions) {

@@ -4,12 +4,11 @@ namespace verbena::tools::bench {
 
 void add_bench_options(CLI::App& app, const BenchOptions& options) {
   app.option_defaults()->group("How");
-  app.add_flag("--check", options.checks_only, "check the data only, measure nothing");
-  app.add_option("--repeats,-r", options.repeats, "number of samples of each figure")
+  app.add_flag("--check", options.checks_only, "check the data, but measure nothing");
+  app.add_option("--repeats,-r", options.repeats, "number of samples for each measured figure")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  add_timeout_option(app, options.timeout_s,
-                     "abort if no process reports or finishes anything within this time");
+  add_timeout_option(app, options.timeout_s, "abort if no process reports progress within this time");
   add_output_options(app, options.output);
 }
 

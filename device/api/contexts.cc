@@ -99,7 +99,7 @@ Outcome describe_failures(const symm::Context& context, std::string& text) {
   }
   if (failures->status == Status::kOk) return {};
   text = failures->text +
-         " (VERBENA_SYMM_TIMEOUT_MS): after removing the cause, reset the team by verbena_team_reset() or "
+         " (VERBENA_SYMM_TIMEOUT_MS). Remove the cause, and then reset the team by verbena_team_reset() or "
          "the workspace by verbena_workspace_reset()";
   return base::Error{failures->status, 0};
 }
@@ -144,10 +144,10 @@ base::Result<base::SocketAddress> read_address(const char* text) {
 }
 
 Outcome refuse_in_child() {
-  return base::fail(
-      Status::kInvalidUsage,
-      "api: this object was created before a fork, in the parent process, and cannot be used in the child: "
-      "create another one here, or start processes without fork (multiprocessing: spawn)");
+  return base::fail(Status::kInvalidUsage,
+                    "api: this object was created in the parent process before a fork, and cannot be used in "
+                    "the child process. Create the object in the child process, or start processes without "
+                    "fork (in Python, multiprocessing's start method spawn)");
 }
 
 void copy_text(const std::string& cause, char* text, size_t length) {
@@ -173,11 +173,11 @@ const char* verbena_describe(verbena_result result) {
     case VERBENA_SYSTEM_ERROR:
       return "a call of the operating system or of the verbs library failed";
     case VERBENA_INTERNAL_ERROR:
-      return "an internal error of the library";
+      return "the library has an internal error";
     case VERBENA_INVALID_ARGUMENT:
       return "an argument is not valid";
     case VERBENA_INVALID_USAGE:
-      return "an invalid setting, or a call in the wrong state";
+      return "a setting is invalid, or a call was made in the wrong state";
     case VERBENA_REMOTE_ERROR:
       return "a peer, or the network to it, failed";
     case VERBENA_TIMEOUT:

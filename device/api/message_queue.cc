@@ -107,7 +107,7 @@ verbena_result on_writer(verbena_queue* queue, const Call& call) {
   return enter(queue, [&]() -> Outcome {
     if (queue->writer == nullptr)
       return base::fail(Status::kInvalidUsage,
-                        "queue: this call is for the writer, and this queue is a reader");
+                        "queue: only the writer may make this call, but this queue is a reader");
     return call(*queue->writer);
   });
 }
@@ -207,7 +207,8 @@ verbena_result verbena_queue_destroy(verbena_queue* queue) {
   return guard_end(queue->process, [&]() -> Outcome {
     if (queue->reader && queue->reader->count_held() != 0) {
       return base::fail(Status::kInvalidUsage,
-                        "queue: reader: destroyed while %zu of its messages are held: release them first",
+                        "queue: reader: the reader was destroyed before %zu of its messages were released. "
+                        "Release all messages first",
                         queue->reader->count_held());
     }
     delete queue;

@@ -71,7 +71,8 @@ Outcome enter(verbena_context* context, symm::ContextWindow* window, verbena_poo
   const auto free = std::find(pools.all.begin(), pools.all.end(), nullptr);
   if (free == pools.all.end())
     return base::fail(Status::kInvalidUsage,
-                      "api: this process already has %u pools, the maximum: free one first", kMaxPools);
+                      "api: this process already has %u pools, which is the maximum. Free a pool first",
+                      kMaxPools);
   *free = new verbena_pool(context, window, static_cast<uint32_t>(free - pools.all.begin()));
   *made = *free;
   return {};
@@ -99,8 +100,9 @@ void verbena_pool::note(uint64_t offset, uint64_t length_bytes) {
 void* verbena_pool::allocate(size_t length_bytes, int gpu) {
   const std::lock_guard lock(mutex);
   if (gpu != context->context->gpu()) {
-    base::log_warn("pool: an allocation on GPU %d was requested from a pool on GPU %d; it returns NULL", gpu,
-                   context->context->gpu());
+    base::log_warn(
+        "pool: an allocation on GPU %d was requested from a pool on GPU %d. The allocation returns NULL", gpu,
+        context->context->gpu());
     return nullptr;
   }
   const uint64_t taken_bytes = round_up(length_bytes);
@@ -108,8 +110,8 @@ void* verbena_pool::allocate(size_t length_bytes, int gpu) {
   note(offset.value_or(UINT64_MAX), taken_bytes);
   if (!offset) {
     base::log_warn(
-        "pool: not enough free space for %zu bytes in a pool of %llu bytes, of which %llu bytes are in use; "
-        "create a larger pool",
+        "pool: there is not enough free space for %zu bytes. The pool has %llu bytes, of which %llu bytes "
+        "are in use. Create a larger pool",
         length_bytes, static_cast<unsigned long long>(window->length_bytes),
         static_cast<unsigned long long>(used_bytes));
     return nullptr;

@@ -48,8 +48,8 @@ base::Result<bootstrap::LaunchPlace> find_place(const verbena_ranks_options& ask
   }
   if (place.rank >= place.count_ranks || (place.host.empty() && place.count_ranks > 1)) {
     return base::fail(Status::kInvalidArgument,
-                      "ranks: invalid options: rank %u of %u, host '%s'; the rank must be less than the "
-                      "number of ranks, and if there is more than one rank, the host of rank 0 must be given",
+                      "ranks: invalid options (rank %u of %u, host '%s'). The rank must be less than the "
+                      "number of ranks. If there is more than one rank, the host of rank 0 must be given",
                       place.rank, place.count_ranks, place.host.c_str());
   }
   return place;

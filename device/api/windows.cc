@@ -103,7 +103,8 @@ verbena_result verbena_team_reset(verbena_context* context, verbena_team* team) 
   return guard(context->context->process(), [&]() -> Outcome {
     if (team != nullptr && is_workspaces(*team))
       return base::fail(Status::kInvalidArgument,
-                        "api: this team belongs to a workspace: reset it with verbena_workspace_reset()");
+                        "api: this team belongs to a workspace. Reset the workspace with "
+                        "verbena_workspace_reset() instead of the team");
     return context->context->reset_team(team == nullptr ? nullptr : team->team);
   });
 }

@@ -39,10 +39,11 @@ struct Nccl {
     // Before NCCL 2.29, the device communicator does not contain its own size, and this size changed between
     // releases of 2.28.
     if (loaded != NCCL_VERSION_CODE) {
-      throw Failure(VERBENA_INVALID_USAGE,
-                    "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
-                        ", whose device code is compiled into the kernels, but the process has loaded " +
-                        std::to_string(loaded));
+      throw Failure(
+          VERBENA_INVALID_USAGE,
+          "libverbena_nccl.so was built with NCCL " + std::to_string(NCCL_VERSION_CODE) +
+              " and contains NCCL's device code of this version, but the process has loaded version " +
+              std::to_string(loaded));
     }
   }
   // NCCLX is NCCL with additional host functions.
@@ -166,9 +167,9 @@ ncclWindow_t NcclHeap::register_window(void* begin, size_t length_bytes) {
       "ncclCommWindowRegister", communicator_);
   if (window == nullptr) {
     throw Failure(VERBENA_INVALID_USAGE,
-                  "ncclCommWindowRegister created no symmetric window: a window needs NCCL_CUMEM_ENABLE and "
-                  "NCCL_WIN_ENABLE, NVLink or PCIe peer access between the GPUs of a host, and a buffer that "
-                  "was allocated by ncclMemAlloc or cuMemCreate");
+                  "ncclCommWindowRegister created no symmetric window. Check that NCCL_CUMEM_ENABLE and "
+                  "NCCL_WIN_ENABLE are not 0, that the GPUs of each host can access each other over NVLink "
+                  "or PCIe, and that ncclMemAlloc or cuMemCreate allocated the buffer");
   }
   return window;
 }
@@ -184,7 +185,7 @@ void NcclHeap::take_buffer() {
     const bool is_alike = heaps[peer] == nullptr || buffers[peer] - heaps[peer] == distance;
     if (is_alike && distance >= static_cast<ptrdiff_t>(length_bytes_)) continue;
     throw Failure(VERBENA_INVALID_USAGE,
-                  "NCCL has not mapped the buffer directly after the heap: create this context before the "
+                  "NCCL has not mapped the buffer directly after the heap. Create this context before the "
                   "communicator has other windows, or use memory of the context's windows as the buffer");
   }
   reach_bytes_ = static_cast<size_t>(distance) + buffer_bytes_;

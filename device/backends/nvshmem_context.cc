@@ -68,7 +68,7 @@ struct Nvshmem {
   void expect_initialized() const {
     if (!is_initialized()) {
       throw Failure(VERBENA_INVALID_USAGE,
-                    "NVSHMEM is not initialised: call nvshmemx_init_attr() or verbena_nvshmem_init() first");
+                    "NVSHMEM is not initialised. Call nvshmemx_init_attr() or verbena_nvshmem_init() first");
     }
   }
 };
@@ -86,7 +86,7 @@ class NvshmemMemory {
     memory_ = static_cast<char*>(nvshmem_.allocate(512, length_bytes));
     if (memory_ == nullptr) {
       throw Failure(VERBENA_SYSTEM_ERROR, "nvshmem_align: cannot allocate " + std::to_string(length_bytes) +
-                                              " bytes in NVSHMEM's heap; raise NVSHMEM_SYMMETRIC_SIZE");
+                                              " bytes in NVSHMEM's heap. Raise NVSHMEM_SYMMETRIC_SIZE");
     }
     length_bytes_ = length_bytes;
   }

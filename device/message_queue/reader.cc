@@ -37,13 +37,14 @@ std::string Reader::name_writer() const {
 base::Error Reader::fail_end(bool is_orderly) {
   const std::string own = name_reader(number_), writer = name_writer();
   if (is_orderly) {
-    return base::fail_quietly(Status::kRemote, "queue: %s: %s has shut the queue down: no message follows",
+    return base::fail_quietly(Status::kRemote,
+                              "queue: %s: %s has shut the queue down, so no more messages will arrive",
                               own.c_str(), writer.c_str());
   }
-  return base::fail(
-      Status::kRemote,
-      "queue: %s: %s is dead or lost; the writer's log says why; restart the writer and create a new queue",
-      own.c_str(), writer.c_str());
+  return base::fail(Status::kRemote,
+                    "queue: %s: %s is dead or unreachable. The writer's log says why. Restart the writer and "
+                    "create a new queue",
+                    own.c_str(), writer.c_str());
 }
 
 Outcome Reader::check_cancelled() {
@@ -91,22 +92,23 @@ void Reader::cancel(bool is_for_good) {
 Outcome Reader::pin() {
   if (local_) return local_->ring.pin();
   return base::fail(Status::kInvalidUsage,
-                    "queue: %s: there is no shared memory to pin, because this reader uses TCP, or "
-                    "wait_until_ready() has not returned",
+                    "queue: %s: there is no shared memory to pin, because this reader uses TCP or because "
+                    "wait_until_ready() has not returned yet",
                     name_reader(number_).c_str());
 }
 
 base::Result<Message> Reader::dequeue(int64_t timeout_ms) {
   if (!is_ready_) {
-    return base::fail(Status::kInvalidUsage, "queue: %s: not ready: call wait_until_ready() before dequeue()",
+    return base::fail(Status::kInvalidUsage,
+                      "queue: %s: the queue is not ready. Call wait_until_ready() before dequeue()",
                       name_reader(number_).c_str());
   }
   const int64_t deadline_ns = deadline_after(timeout_ms);
   for (;;) {
     if (count_held_parts_ >= count_slots_) {
       return base::fail(Status::kInvalidUsage,
-                        "queue: %s: all %u chunks are held by messages that were not released: release one "
-                        "before the next dequeue()",
+                        "queue: %s: all %u chunks contain messages that this reader has not released. "
+                        "Release a message before the next dequeue()",
                         name_reader(number_).c_str(), count_slots_);
     }
     auto awaited = local_ ? await_local(deadline_ns) : await_remote(deadline_ns);
@@ -153,7 +155,8 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       ring.take();
       if (head.length_bytes > ring.memory().shape().chunk_bytes) {
         return base::fail(Status::kRemote,
-                          "queue: %s: a chunk claims %" PRIu64 " bytes: memory was overwritten",
+                          "queue: %s: the length of a chunk is invalid (%" PRIu64
+                          " bytes), so the shared memory was overwritten",
                           name_reader(number_).c_str(), head.length_bytes);
       }
       return std::optional(Part{{data, head.length_bytes}, head.message_bytes, head.flags});

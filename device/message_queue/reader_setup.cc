@@ -17,8 +17,8 @@ using bootstrap::Record;
 base::Result<std::unique_ptr<Reader>> Reader::attach(const Handle& handle, uint32_t number, int64_t spin_us) {
   if (handle.magic != kHandleMagic || handle.version != kHandleVersion) {
     return base::fail(Status::kInvalidArgument,
-                      "queue: the handle is not the handle of a queue, or a different version created it; "
-                      "all processes must load the same libverbena.so");
+                      "queue: the handle does not belong to a queue, or a different version of the library "
+                      "created the handle. All processes must load the same libverbena.so");
   }
   if (number >= handle.count_readers && number != kAnyReader) {
     return base::fail(Status::kInvalidArgument,
@@ -45,7 +45,7 @@ base::Error Reader::fail_setup(const char* what) const {
                       name_writer().c_str(), link_->problem().c_str());
   }
   return base::fail(Status::kTimeout,
-                    "queue: %s: %s did not %s in time; check that the writer's process and all %u readers "
+                    "queue: %s: %s did not %s in time. Check that the writer's process and all %u readers "
                     "have called wait_until_ready()",
                     name_reader(number_).c_str(), name_writer().c_str(), what, handle_.count_readers);
 }
@@ -55,7 +55,7 @@ base::Result<Record> Reader::await_frame(uint8_t kind, base::Deadline deadline, 
     link_->advance();
     if (Record record = link_->take(); record != nullptr) {
       if (kind_of(record) == kind) return record;
-      link_->close("it sent an unexpected message");
+      link_->close("the peer sent an unexpected message");
     }
     if (link_->is_closed()) return fail_setup(what);
     if (auto taken = take_ring(); !taken) return taken.error();
@@ -129,7 +129,7 @@ Outcome Reader::introduce(base::Deadline deadline) {
         admission_.reader >= handle_.count_readers) {
       return base::fail(
           Status::kRemote,
-          "queue: %s: %s sent an unexpected message; check that both processes run the same release",
+          "queue: %s: %s sent an unexpected message. Check that both processes run the same release",
           name_reader(number_).c_str(), name_writer().c_str());
     }
     number_ = admission_.reader;

@@ -37,7 +37,7 @@ base::Outcome RemoteFeed::start() {
   } catch (const std::system_error& error) {
     watch_.stop();
     return base::fail_errno(base::Status::kSystem, error.code().value(),
-                            "queue: cannot start the thread for a reader over TCP");
+                            "queue: cannot start the thread that serves a reader over TCP");
   }
   pthread_setname_np(thread_.native_handle(), "verbena-queue");
   return {};
@@ -105,7 +105,7 @@ void RemoteFeed::hear() {
     const uint64_t sent = ring_.next();
     const auto behind = static_cast<uint32_t>(sent) - bootstrap::header_of(record).sequence;
     if (behind > ring_.memory().count_slots() || sent - behind < given_back_) {
-      link_.close("it released data that was not sent");
+      link_.close("the reader released data that was not sent");
       break;
     }
     given_back_ = sent - behind;

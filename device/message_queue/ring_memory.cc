@@ -89,7 +89,8 @@ base::Result<SharedRing> SharedRing::create(const RingShape& shape) {
 base::Result<SharedRing> SharedRing::open(base::FileDescriptor& file, const RingShape& shape) {
   struct stat status {};
   if (fstat(file.get(), &status) != 0)
-    return base::fail_errno(base::Status::kSystem, errno, "queue: cannot stat the writer's shared memory");
+    return base::fail_errno(base::Status::kSystem, errno,
+                            "queue: cannot read the size of the writer's shared memory (fstat)");
   const bool is_whole = shape.is_valid() && static_cast<uint64_t>(status.st_size) == shape.length_bytes() &&
                         (fcntl(file.get(), F_GET_SEALS) & kSeals) == kSeals;
   if (!is_whole)
@@ -121,9 +122,9 @@ void SharedRing::unmap() {
 base::Outcome SharedRing::pin() {
   const base::CudaApi* const cuda = base::find_cuda();
   if (base::find_current_gpu() == base::kNoGpu || cuda->cuMemHostRegister_v2 == nullptr) {
-    return base::fail(
-        base::Status::kInvalidUsage,
-        "queue: cannot pin the shared memory: no GPU is current in this thread; call cudaSetDevice() first");
+    return base::fail(base::Status::kInvalidUsage,
+                      "queue: cannot pin the shared memory, because no GPU is current in this thread. Call "
+                      "cudaSetDevice() first");
   }
   const base::RelaxedCapture relaxed(*cuda);
   const auto result = cuda->cuMemHostRegister_v2(

@@ -24,9 +24,10 @@ Outcome draw_secrets(Handle& handle) {
   static std::atomic<bool> is_said{false};
   if (!is_said.exchange(true)) {
     base::log_warn(
-        "queue: connections are not authenticated, because OpenSSL's libcrypto (3 or 1.1) was not found: "
-        "anybody who reads the traffic while a reader on another host attaches can join as a reader, or can "
-        "send messages as the writer, which readers may unpickle; install libcrypto");
+        "queue: the writer cannot authenticate readers on other hosts, because OpenSSL's libcrypto (3 or "
+        "1.1) was not found. Anybody who can read the network traffic while such a reader attaches can join "
+        "as a reader. The same attacker can send messages in the name of the writer, and readers that "
+        "unpickle these messages run the attacker's code. To prevent this, install libcrypto");
   }
   return {};
 }
@@ -154,8 +155,8 @@ Outcome Writer::commit(size_t length_bytes) {
   if (length_bytes > options_.shape.chunk_bytes || !writer_.can_write()) {
     return base::fail(
         Status::kInvalidUsage,
-        "queue: writer: cannot commit %zu bytes: call reserve() first, and commit at most one chunk, %" PRIu64
-        " bytes",
+        "queue: writer: cannot commit %zu bytes. Call reserve() first, and commit at most one chunk (%" PRIu64
+        " bytes)",
         length_bytes, options_.shape.chunk_bytes);
   }
   publish(length_bytes, length_bytes, SlotHead::kFirst | SlotHead::kLast);
@@ -176,7 +177,7 @@ void Writer::publish(size_t length_bytes, uint64_t message_bytes, uint32_t flags
 Outcome Writer::await_slot(int64_t deadline_ns) {
   if (!is_ready_) {
     return base::fail(Status::kInvalidUsage,
-                      "queue: writer: not ready: call wait_until_ready() before enqueue()");
+                      "queue: writer: the queue is not ready. Call wait_until_ready() before enqueue()");
   }
   int64_t began_ns = 0;
   for (;;) {
@@ -221,8 +222,8 @@ Outcome Writer::look_after_peers() {
   interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);
   return base::fail(
       Status::kRemote,
-      "queue: writer: %s dead or lost; the log of the reader says why; restart the reader and create a new "
-      "queue, or continue without the reader (drop_reader)",
+      "queue: writer: %s dead or unreachable. The log of the reader says why. Either restart the reader and "
+      "create a new queue, or continue without the reader (drop_reader)",
       (describe(dead.front()) +
        (dead.size() > 1 ? " and " + std::to_string(dead.size() - 1) + " more readers are" : " is"))
           .c_str());
@@ -268,16 +269,17 @@ base::Error Writer::fail_slow(int64_t waited_ns) const {
     }
     const bool is_taken = memory.taken(reader).load(std::memory_order_relaxed) > released;
     who = describe(reader) +
-          (is_taken ? " has read the chunk but has not released it" : " has not read the chunk");
+          (is_taken ? " has read the chunk but has not released the chunk" : " has not read the chunk");
   }
   if (more != 0) who += ", and " + std::to_string(more) + " more readers have not released the chunk";
   const uint32_t slot = writer_.slot();
-  return base::fail(Status::kTimeout,
-                    "queue: writer: no chunk became free within %.3f s; chunk %u was written %.3f s ago, and "
-                    "%s; check whether this reader is stopped or busy (the queue has %u chunks)",
-                    static_cast<double>(waited_ns) * 1e-9, slot,
-                    static_cast<double>(base::monotonic_ns() - published_ns_[slot]) * 1e-9, who.c_str(),
-                    memory.count_slots());
+  return base::fail(
+      Status::kTimeout,
+      "queue: writer: no chunk became free within %.3f s. The oldest chunk (chunk %u) was written %.3f s "
+      "ago, and %s. Check whether this reader is stopped or busy (the queue has %u chunks)",
+      static_cast<double>(waited_ns) * 1e-9, slot,
+      static_cast<double>(base::monotonic_ns() - published_ns_[slot]) * 1e-9, who.c_str(),
+      memory.count_slots());
 }
 
 }  // namespace verbena::message_queue

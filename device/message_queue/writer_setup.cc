@@ -78,11 +78,10 @@ base::Error Writer::fail_absent() const {
     absent += (absent.empty() ? "" : ", ") + describe(reader);
   }
   if (count > kMaxNamed) absent += " and " + std::to_string(count - kMaxNamed) + " more";
-  return base::fail(
-      Status::kTimeout,
-      "queue: writer: timed out waiting for the %zu readers to attach; missing: %s; check that the processes "
-      "of the missing readers run, have called wait_until_ready(), and can reach %s",
-      peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
+  return base::fail(Status::kTimeout,
+                    "queue: writer: not all of the %zu readers attached in time. The missing readers are: "
+                    "%s. Check that their processes run, have called wait_until_ready(), and can reach %s",
+                    peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
 }
 
 bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {
@@ -154,7 +153,8 @@ Outcome Writer::hear_peers() {
     const Record record = peer.link->take();
     if (record != nullptr && kind_of(record) == kMapped) peer.step = Step::kReady;
     if (!peer.link->is_closed()) continue;
-    return base::fail(Status::kRemote, "queue: writer: %s exited before all readers had attached: %s",
+    return base::fail(Status::kRemote,
+                      "queue: writer: the process of %s ended before all readers had attached: %s",
                       describe(reader).c_str(), peer.link->problem().c_str());
   }
   return {};

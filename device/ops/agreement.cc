@@ -31,7 +31,7 @@ void compare(const std::vector<Proposal>& all) {
     for (const Setting& setting : kSettings) {
       if (setting.value(all[rank]) == setting.value(all.front())) continue;
       throw Failure(VERBENA_INVALID_USAGE, "ops: ranks 0 and " + std::to_string(rank) + " differ in " +
-                                               setting.name + "; make it the same on all ranks");
+                                               setting.name + ". This value must be the same on all ranks");
     }
   }
 }

@@ -24,12 +24,12 @@ uint64_t find_element_bytes(verbena_ops_type type) {
       return 1;
   }
   throw Failure(VERBENA_INVALID_ARGUMENT, "ops: type " + std::to_string(static_cast<int>(type)) +
-                                              " is unknown; verbena/ops.h lists the types");
+                                              " is unknown. The header verbena/ops.h lists the types");
 }
 
 void check_reduction(verbena_ops_reduction reduction) {
   expect(reduction >= VERBENA_OPS_SUM && reduction <= VERBENA_OPS_MAX,
-         "ops: the reduction is unknown; verbena/ops.h lists the reductions");
+         "ops: the reduction is unknown. The header verbena/ops.h lists the reductions");
 }
 
 Call begin_call(Kind kind, const void* input, void* output) {
@@ -57,13 +57,13 @@ constexpr Layout kOneMessage{0, 1, 1};
 void check_way(const verbena_ops* ops, const Call& call, const Choice& choice) {
   if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce)
     expect(ops->communicator.are_in_windows(call),
-           "ops: the direct algorithm needs tensors in windows (verbena_window_allocate), aligned to 16 "
-           "bytes; choose another algorithm");
+           "ops: the direct algorithm needs tensors that lie in windows (verbena_window_allocate) and are "
+           "aligned to 16 bytes. Use such tensors, or choose another algorithm");
   if (!is_coded(choice.algorithm)) return;
   const bool is_sum = call.kind == Kind::kAllReduce && call.reduction == VERBENA_OPS_SUM;
   const bool is_short = call.type == VERBENA_OPS_FLOAT16 || call.type == VERBENA_OPS_BFLOAT16;
   expect(is_sum && is_short,
-         "ops: only an all-reduce that sums float16 or bfloat16 can be quantised; choose an exact algorithm");
+         "ops: only an all-reduce that sums float16 or bfloat16 can be quantised. Choose an exact algorithm");
 }
 
 void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call, uint64_t bytes,
@@ -83,18 +83,18 @@ void submit(verbena_ops* ops, verbena_ops_operation operation, const Call& call,
 
 void expect_codec(verbena_ops_algorithm codec) {
   expect(codec >= VERBENA_OPS_FP8 && codec <= VERBENA_OPS_INT4_INT8,
-         "ops: the codec is unknown; verbena/ops.h lists the codecs");
+         "ops: the codec is unknown. The header verbena/ops.h lists the codecs");
 }
 
 uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
   expect(type == VERBENA_OPS_FLOAT16 || type == VERBENA_OPS_BFLOAT16,
-         "ops: a norm takes only tensors of float16 or bfloat16");
+         "ops: an all-reduce with a norm takes only tensors of float16 or bfloat16");
   expect(norm != nullptr && norm->hidden != 0, "ops: the norm is NULL, or its hidden size is 0");
   expect(norm->quantisation >= VERBENA_OPS_NOT_QUANTISED && norm->quantisation <= VERBENA_OPS_INT8_TOKEN,
-         "ops: the quantisation is unknown; verbena/ops.h lists the quantisations");
+         "ops: the quantisation is unknown. The header verbena/ops.h lists the quantisations");
   expect(norm->quantisation == VERBENA_OPS_NOT_QUANTISED ||
              (norm->quantised != nullptr && norm->scales != nullptr),
-         "ops: a pointer of the norm is NULL: quantised rows need `quantised` and `scales`");
+         "ops: `quantised` or `scales` of the norm is NULL, but quantised rows need both");
   return type;
 }
 Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
@@ -191,7 +191,7 @@ verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation 
                                   verbena_ops_choice* choice) {
   return guard([&] {
     expect(operation >= VERBENA_OPS_ALL_REDUCE && operation <= VERBENA_OPS_ALL_TO_ALL,
-           "ops: the operation is unknown; verbena/ops.h lists the operations");
+           "ops: the operation is unknown. The header verbena/ops.h lists the operations");
     write_choice(ops->communicator.chooser().choose(operation, bytes, {false, true}), choice);
   });
 }
@@ -276,11 +276,11 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
     call.type = check_norm(type, norm);
     call.reduction = VERBENA_OPS_SUM;
     expect(norm->quantisation != VERBENA_OPS_MXFP8_SWIZZLED,
-           "ops: a tile of swizzled scales spans the rows of several ranks, so it cannot be gathered; use "
-           "VERBENA_OPS_MXFP8_BLOCK");
+           "ops: swizzled scales cannot be gathered, because one tile of these scales spans the rows of "
+           "several ranks. Use VERBENA_OPS_MXFP8_BLOCK");
     expect(norm->quantisation < VERBENA_OPS_FP8_BLOCK || norm->quantisation == VERBENA_OPS_INT8_TOKEN ||
                norm->scale_row_stride == 1 || norm->scale_block_stride == 1,
-           "ops: scales must be contiguous in rows or in columns; set scale_row_stride or scale_block_stride "
+           "ops: scales must be contiguous in rows or in columns. Set scale_row_stride or scale_block_stride "
            "to 1");
     if (norm->rows == 0) return;
     const Chooser& chooser = ops->communicator.chooser();
@@ -298,7 +298,7 @@ verbena_result verbena_ops_all_gather(verbena_ops* ops, const void* input, void*
                                       verbena_stream stream) {
   return guard([&] {
     if (choice != nullptr && choice->algorithm == VERBENA_OPS_COPY_ENGINES) {
-      expect(rows == 1, "ops: copy engines gather along the first dimension only; choose another algorithm");
+      expect(rows == 1, "ops: copy engines gather along the first dimension only. Choose another algorithm");
       return ops->communicator.gather_by_copies(input, output, row_bytes, static_cast<CUstream>(stream));
     }
     Call call = begin_call(Kind::kExchange, input, output);

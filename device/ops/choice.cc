@@ -97,10 +97,9 @@ uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators) {
 }
 
 void refuse_hosts(const char* what) {
-  throw Failure(VERBENA_INVALID_USAGE,
-                std::string("ops: ") + what +
-                    " needs the memory of all ranks to be mapped, but this team spans several hosts; "
-                    "docs/collectives.md lists what works across hosts");
+  throw Failure(VERBENA_INVALID_USAGE, std::string("ops: ") + what +
+                                           " works only within a host, but this team spans several hosts. "
+                                           "docs/collectives.md lists what works across hosts");
 }
 
 // Compares names here, only once, so that calls do not have to compare names.
@@ -120,20 +119,20 @@ Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasureme
     };
     return tuner::OpsTable(measurements, {operation, platform.ranks, platform.hosts, gpu}, accept);
   };
-  const auto is_exact_way = [&](Algorithm algorithm) {
+  const auto is_exact_algorithm = [&](Algorithm algorithm) {
     return platform.is_across_hosts()
                ? algorithm == Algorithm::kBulkTwoShot
                : algorithm != Algorithm::kLossless && !tuner::needs_windows(name_of(algorithm));
   };
   for (uint32_t operation = 0; operation < exact_.size(); ++operation) {
-    exact_[operation] = index(kOperationNames[operation], is_exact_way);
+    exact_[operation] = index(kOperationNames[operation], is_exact_algorithm);
     if (platform.is_across_hosts())
       of_bfloat16_[operation] = index(kOperationNames[operation], [&](Algorithm algorithm) {
-        return is_exact_way(algorithm) || algorithm == Algorithm::kLossless;
+        return is_exact_algorithm(algorithm) || algorithm == Algorithm::kLossless;
       });
   }
   in_windows_ = index(kOperationNames[VERBENA_OPS_ALL_REDUCE], [&](Algorithm algorithm) {
-    return is_exact_way(algorithm) || algorithm == Algorithm::kDirect;
+    return is_exact_algorithm(algorithm) || algorithm == Algorithm::kDirect;
   });
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec)
     coded_[codec] = tuner::OpsTable(measurements, {kCodedNames[codec], platform.ranks, platform.hosts, gpu},
@@ -211,10 +210,10 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
   if (is_other || asked->chunk_bytes != 0) choice.chunk_bytes = asked->chunk_bytes;
   if (platform_.is_across_hosts() && choice.algorithm != Algorithm::kBulkTwoShot &&
       choice.algorithm != Algorithm::kLossless && !is_coded(choice.algorithm))
-    refuse_hosts("an algorithm other than bulk-two-shot, lossless and the quantised algorithms");
+    refuse_hosts("an algorithm that is not bulk-two-shot, lossless or quantised");
   if (choice.algorithm == Algorithm::kCopyEngines)
     throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: copy engines support all-gathers only; choose another algorithm");
+                  "ops: copy engines support all-gathers only. Choose another algorithm");
   const bool takes_all_blocks = choice.algorithm == Algorithm::kDirect || is_coded(choice.algorithm);
   if (takes_all_blocks && is_other) {
     if (asked->blocks == 0) choice.grid.blocks = std::min(most, kDefaultBlocks);
@@ -229,9 +228,10 @@ Choice Chooser::complete(const Choice& chosen, const verbena_ops_choice* asked) 
                   "ops: invalid choice of algorithm " + std::to_string(asked->algorithm) + ", " +
                       std::to_string(asked->blocks) + " blocks of " + std::to_string(asked->threads) +
                       " threads, chunks of " + std::to_string(asked->chunk_bytes) +
-                      " bytes: the maximum is " + std::to_string(most) + " blocks of " +
+                      " bytes. The maximum is " + std::to_string(most) + " blocks of " +
                       std::to_string(kMaxThreads) +
-                      " threads; threads must be a multiple of 32, chunks a multiple of " +
+                      " threads. The number of threads must be a multiple of 32, and the size of a chunk "
+                      "must be a multiple of " +
                       std::to_string(kVectorBytes) + " bytes");
   }
   return choice;

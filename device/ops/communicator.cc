@@ -46,9 +46,9 @@ void check_team(const verbena_team* team) {
   }
   if (context.has_remote != 0 && context.type != kSymmVerbena) {
     throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: the team has members whose memory is not mapped, and the context uses another "
-                  "library's network; use a team whose members all belong to verbena_team_lsa(), or create "
-                  "the context by verbena_context_create()");
+                  "ops: this rank cannot load from and store to the memory of some members of the team, and "
+                  "the context uses another library's network. Use a team whose members all belong to "
+                  "verbena_team_lsa(), or create the context by verbena_context_create()");
   }
 }
 
@@ -130,9 +130,9 @@ void Communicator::prepare(const verbena_team* team, Proposal& mine) {
   size_ = verbena_team_size(team);
   if (hosts_ && hosts_->count * hosts_->of_this_one != size_) {
     throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: the ranks of a team are not distributed evenly over its hosts: of the team's " +
+                  "ops: the team does not have the same number of ranks on each host. Of the team's " +
                       std::to_string(size_) + " ranks, this host has " + std::to_string(hosts_->of_this_one) +
-                      "; create the team with the same number of ranks on each host");
+                      ". Create the team with the same number of ranks on each host");
   }
   local_.emplace();
   for (uint32_t member = 0; member < size_; ++member)
@@ -210,7 +210,7 @@ void Communicator::load_settings(Proposal& mine) {
     // An error logs a line, and the library falls back to its built-in rules.
     static_cast<void>(
         verbena_fail(VERBENA_INVALID_USAGE, ("ops: the tuning file " + file + ": " + parsed.problem +
-                                             "; the library's own rules choose algorithms")
+                                             ". The library's built-in rules choose algorithms instead")
                                                 .c_str()));
     return;
   }
@@ -266,8 +266,8 @@ void Communicator::check_error() const {
     const verbena_result result = verbena_workspace_get_error(workspace->handle(), text, sizeof(text));
     if (result != VERBENA_SUCCESS)
       throw Failure(result, std::string("ops: ") + text +
-                                "; results of this and later calls are NaN until all ranks have called "
-                                "verbena_ops_reset()");
+                                ". The results of this call and of later calls are NaN until all ranks have "
+                                "called verbena_ops_reset()");
   }
   const verbena_result result = verbena_context_get_error(context_, text, sizeof(text));
   // Timeouts and invalid arguments may belong to other teams and workspaces of the context, so they are
@@ -275,10 +275,9 @@ void Communicator::check_error() const {
   if (result != VERBENA_SUCCESS && result != VERBENA_TIMEOUT && result != VERBENA_INVALID_ARGUMENT)
     throw Failure(result, text);
   if (!local_ || local_->notes.status() == 0) return;
-  throw Failure(VERBENA_REMOTE_ERROR, "ops: a call failed without a result (status " +
-                                          std::to_string(local_->notes.status()) +
-                                          "); verbena_ops_reset() on all ranks makes the communicator "
-                                          "usable again");
+  throw Failure(VERBENA_REMOTE_ERROR,
+                "ops: a call failed and has no result (status " + std::to_string(local_->notes.status()) +
+                    "). Call verbena_ops_reset() on all ranks to make the communicator usable again");
 }
 
 void Communicator::expect_member() const {
@@ -302,8 +301,9 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 
 void Communicator::expect_no_group() const {
   if (!is_grouped_) return;
-  throw Failure(VERBENA_INVALID_USAGE,
-                "ops: a norm cannot be part of a group; call it before or after the group");
+  throw Failure(
+      VERBENA_INVALID_USAGE,
+      "ops: an all-reduce with a norm cannot be part of a group. Make this call before or after the group");
 }
 
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
@@ -327,12 +327,14 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
 void Communicator::begin_group() {
   expect_in_step();
   if (is_grouped_)
-    throw Failure(VERBENA_INVALID_USAGE, "ops: a group is open already; end it before the next begins");
+    throw Failure(VERBENA_INVALID_USAGE,
+                  "ops: a group is already open. End this group before you begin another");
   is_grouped_ = true;
 }
 
 void Communicator::end_group(CUstream stream) {
-  if (!is_grouped_) throw Failure(VERBENA_INVALID_USAGE, "ops: no group is open; begin one before ending it");
+  if (!is_grouped_)
+    throw Failure(VERBENA_INVALID_USAGE, "ops: no group is open. Begin a group before you end it");
   is_grouped_ = false;
   const std::vector<Pending> calls = std::exchange(group_, {});
   expect_in_step();
@@ -477,7 +479,7 @@ std::string Communicator::describe_difference() const {
     if (are_alike(theirs, mine)) continue;
     return "ops: ranks " + std::to_string(rank_) + " and " + std::to_string(member) +
            " of the team make different calls: " + describe(mine) + ", and " + describe(theirs) +
-           "; all ranks must make the same calls in the same order (VERBENA_OPS_CHECK)";
+           ". All ranks must make the same calls in the same order (VERBENA_OPS_CHECK)";
   }
   return "";
 }
@@ -501,12 +503,13 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
   expect_one_host("an all-gather by copy engines");
   if (is_grouped_)
     throw Failure(VERBENA_INVALID_USAGE,
-                  "ops: copy engines cannot be part of a group; call the all-gather outside of the group");
+                  "ops: an all-gather by copy engines cannot be part of a group. Call the all-gather outside "
+                  "the group");
   const auto place = find_place(output, size_ * length_bytes);
   if (!place) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
-                  "ops: an all-gather by copy engines needs an output in a window (verbena_window_allocate); "
-                  "choose another algorithm");
+                  "ops: an all-gather by copy engines needs an output in a window (verbena_window_allocate). "
+                  "Use such an output, or choose another algorithm");
   }
   if (checks_calls_) {
     Call call{};

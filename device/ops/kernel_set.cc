@@ -18,11 +18,12 @@ constexpr int kHopper = 9;  // compute capability
 Driver load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
-    throw Failure(VERBENA_CUDA_ERROR, "ops: no CUDA driver (libcuda.so.1): the kernels need a GPU");
+    throw Failure(VERBENA_CUDA_ERROR,
+                  "ops: the CUDA driver (libcuda.so.1) was not found, but the kernels need a GPU");
   Driver driver;
 #define VERBENA_FIND(name)                                                  \
   driver.VERBENA_CUDA_FIND(name) if (driver.name == nullptr) throw Failure( \
-      VERBENA_CUDA_ERROR, "ops: libcuda.so.1 has no " #name ": a driver for CUDA 12 or newer is needed");
+      VERBENA_CUDA_ERROR, "ops: libcuda.so.1 has no " #name ". Install a driver for CUDA 12 or newer");
   VERBENA_OPS_CUDA(VERBENA_FIND)
 #undef VERBENA_FIND
   return driver;

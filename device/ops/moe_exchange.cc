@@ -131,9 +131,9 @@ void check_hosts(const HostRanks& hosts, uint32_t ranks) {
            " are possible");
   for (const uint32_t host : hosts) {
     if (std::popcount(host) * hosts.size() == ranks) continue;
-    refuse(VERBENA_INVALID_USAGE, "the ranks of the team are not distributed evenly over its hosts: of ",
-           ranks, " ranks on ", hosts.size(), " hosts, one host has ", std::popcount(host),
-           "; create the team with the same number of ranks on each host");
+    refuse(VERBENA_INVALID_USAGE, "the team does not have the same number of ranks on each host. Of ", ranks,
+           " ranks on ", hosts.size(), " hosts, one host has ", std::popcount(host),
+           ". Create the team with the same number of ranks on each host");
   }
 }
 
@@ -151,7 +151,7 @@ MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
              " cannot make the exchange: ", std::string(one.failure, strnlen(one.failure, kFailureBytes)));
     if (std::memcmp(&one.options, &all.front().options, sizeof(one.options)) != 0)
       refuse(VERBENA_INVALID_USAGE, "ranks 0 and ", rank,
-             " differ in verbena_moe_options; make them the same on all ranks");
+             " passed different verbena_moe_options. The options must be the same on all ranks");
     if (one.ranks == 0) continue;
     agreement.blocks = std::min(agreement.blocks, one.blocks);
   }
@@ -161,9 +161,10 @@ MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
     team = {one.ranks, find_hosts(one, all)};
     check_hosts(team.hosts, team.ranks);
     if (team.hosts.size() > 1 && one.options.exact != 0)
-      refuse(VERBENA_INVALID_USAGE,
-             "verbena_moe_options::exact needs a team on one host, because each host sends only one sum to "
-             "another host; use VERBENA_MOE_ROWS or VERBENA_MOE_REDUCED, without `exact`");
+      refuse(
+          VERBENA_INVALID_USAGE,
+          "verbena_moe_options::exact works only if all ranks of the team are on one host, because each host "
+          "sends only one sum to another host. Use VERBENA_MOE_ROWS or VERBENA_MOE_REDUCED, without `exact`");
   }
   return agreement;
 }
@@ -227,9 +228,9 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
       const auto& of_team = *static_cast<const SymmContext*>(verbena_team_host_context(team));
       if (of_team.has_remote != 0 && of_team.type != kSymmVerbena)
         refuse(VERBENA_INVALID_USAGE,
-               "the team has ranks that loads and stores do not reach, and the context uses another "
-               "library's network; create the team from ranks that belong to verbena_team_lsa(), or create "
-               "the context by verbena_context_create()");
+               "this rank cannot load from and store to the memory of some ranks of the team, and the "
+               "context uses another library's network. Create the team from ranks that belong to "
+               "verbena_team_lsa(), or create the context by verbena_context_create()");
       for (uint32_t member = 0; member < mine.ranks; ++member)
         mine.world_ranks[member] = verbena_team_world_rank(team, member);
       mine.host = mine.world_ranks[of_team.lsa_base_rank];
@@ -238,7 +239,7 @@ MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
       const uint32_t multiprocessors = local_->gpu.multiprocessors;
       // Blocks wait for blocks of other ranks, so all blocks must run at the same time.
       expect_valid(options.blocks <= multiprocessors, "blocks is ", options.blocks, "; this GPU has ",
-                   multiprocessors, " multiprocessors, and each has room for one block");
+                   multiprocessors, " multiprocessors, and each multiprocessor runs one block");
       mine.blocks = options.blocks != 0 ? options.blocks
                                         : std::min(choose_max_blocks(multiprocessors, LiveKernels::count()),
                                                    device::kMoeMaxBlocks);
@@ -286,16 +287,16 @@ void MoeExchange::set_mask(uint64_t living) {
   expect_member();
   const uint64_t all = (uint64_t{1} << shape_.ranks) - 1;
   expect_valid((living & ~all) == 0, "the mask ", living,
-               " has ranks that the team does not have; the team has ", shape_.ranks, " ranks");
-  expect_valid((living >> me_ & 1) != 0, "the mask leaves out this rank, ", me_,
-               "; a rank that is left out makes no calls");
+               " contains ranks that are not in the team. The team has ", shape_.ranks, " ranks");
+  expect_valid((living >> me_ & 1) != 0, "the mask excludes this rank, ", me_,
+               ", but an excluded rank must not make calls");
   if (sent_dispatch_ || sent_combine_)
     refuse(VERBENA_INVALID_USAGE,
-           "a call is in flight; VERBENA_MOE_RECEIVE must come before the mask changes");
+           "the mask cannot change while a call is in flight. Call VERBENA_MOE_RECEIVE first");
   if ((living & ~uint64_t{in_all_calls_}) != 0)
     refuse(VERBENA_INVALID_USAGE,
-           "the mask has ranks that were left out of calls; verbena_moe_reset() on all ranks lets them take "
-           "part again");
+           "the mask contains ranks that were excluded from earlier calls. Call verbena_moe_reset() on all "
+           "ranks to let these ranks take part again");
   expect_whole_hosts(static_cast<uint32_t>(living));
   shape_.living = static_cast<uint32_t>(living);
   shape_.near = shape_.living & hosts_.ranks[hosts_.mine];
@@ -308,10 +309,10 @@ void MoeExchange::expect_whole_hosts(uint32_t living) const {
     for (uint32_t left = hosts_.ranks[host]; left != 0; left &= left - 1, ++index)
       of_host |= (living >> std::countr_zero(left) & 1) << index;
     if (of_host == 0) continue;
-    expect_valid(
-        !indices || *indices == of_host, "the mask ", living,
-        " leaves out ranks of one host, but not the ranks at the same positions on the other hosts, which "
-        "forward rows between the hosts; leave out whole hosts, or the same positions on all hosts");
+    expect_valid(!indices || *indices == of_host, "the mask ", living,
+                 " excludes some ranks of one host, but not the ranks at the same positions on the other "
+                 "hosts. Ranks at the same position forward rows between the hosts. Exclude whole hosts, or "
+                 "the same positions on all hosts");
     indices = of_host;
   }
 }
@@ -325,10 +326,11 @@ void MoeExchange::check_error() const {
   const verbena_result result = verbena_workspace_get_error(workspace_.handle(), text, sizeof(text));
   if (result != VERBENA_SUCCESS)
     refuse(result, text,
-           "; results of this and later calls are missing until all ranks have called verbena_moe_reset()");
+           ". The results of this call and of later calls are missing until all ranks have called "
+           "verbena_moe_reset()");
   if (local_ && local_->notes.status() != 0)
-    refuse(VERBENA_REMOTE_ERROR, "a call has ended without its result (status ", local_->notes.status(),
-           "); verbena_moe_reset() on all ranks makes the exchange usable again");
+    refuse(VERBENA_REMOTE_ERROR, "a call failed and has no result (status ", local_->notes.status(),
+           "). Call verbena_moe_reset() on all ranks to make the exchange usable again");
 }
 
 void MoeExchange::expect_member() const {
@@ -371,22 +373,22 @@ uint32_t MoeExchange::begin_phase(const char* name, const Arguments& arguments,
     case VERBENA_MOE_RECEIVE_IDS: {
       const bool has_ids = sent && sent->phase == VERBENA_MOE_RECEIVE_IDS;
       if (!sent || (has_ids && arguments.phase == VERBENA_MOE_RECEIVE_IDS))
-        refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE without VERBENA_MOE_SEND before it: no ", name,
+        refuse(VERBENA_INVALID_USAGE,
+               "VERBENA_MOE_RECEIVE was called without an earlier VERBENA_MOE_SEND, so no ", name,
                " is in flight");
       if (list_alike(arguments) != list_alike(*sent) ||
           (!has_ids && list_output(arguments) != list_output(*sent)))
         refuse(VERBENA_INVALID_USAGE, "VERBENA_MOE_RECEIVE of a ", name,
-               " has different arguments from its VERBENA_MOE_SEND; only phase and blocks may differ");
+               " has other arguments than its VERBENA_MOE_SEND. Only phase and blocks may differ");
       return has_ids ? device::kMoePlace : device::kMoeReceive;
     }
     case VERBENA_MOE_BOTH:
     case VERBENA_MOE_SEND:
-      if (sent)
-        refuse(VERBENA_INVALID_USAGE, "a ", name, " is in flight; VERBENA_MOE_RECEIVE must come first");
+      if (sent) refuse(VERBENA_INVALID_USAGE, "a ", name, " is in flight. Call VERBENA_MOE_RECEIVE first");
       return arguments.phase == VERBENA_MOE_SEND ? device::kMoeSend : device::kMoeSend | device::kMoeReceive;
     default:
       refuse(VERBENA_INVALID_ARGUMENT, "phase ", static_cast<int>(arguments.phase),
-             " is unknown; verbena/moe.h lists the phases");
+             " is unknown. The header verbena/moe.h lists the phases");
   }
 }
 
@@ -398,19 +400,21 @@ void MoeExchange::set_rows(const verbena_moe_dispatch_arguments& arguments, devi
     expect_valid(arguments.quantisation >= VERBENA_OPS_FP8_BLOCK &&
                      arguments.quantisation <= VERBENA_OPS_FP8_BLOCK_EXPONENT,
                  "quantisation ", static_cast<int>(arguments.quantisation),
-                 " is not possible in a dispatch; use VERBENA_OPS_FP8_BLOCK, VERBENA_OPS_FP8_BLOCK_POWER or "
+                 " is not possible in a dispatch. Use VERBENA_OPS_FP8_BLOCK, VERBENA_OPS_FP8_BLOCK_POWER or "
                  "VERBENA_OPS_FP8_BLOCK_EXPONENT");
     expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                  "rows that the dispatch quantises must be float16 or bfloat16");
     expect_valid(arguments.scale_bytes == 0, "scale_bytes is ", arguments.scale_bytes,
-                 "; it must be 0 if the dispatch casts");
-    expect_multiple("row_bytes of rows that are cast", arguments.row_bytes, 2 * kMoePacketBytes);
+                 ", but must be 0 if the dispatch quantises the rows");
+    expect_multiple("row_bytes of rows that the dispatch quantises", arguments.row_bytes,
+                    2 * kMoePacketBytes);
     call.row_bytes /= 2;
     call.scale_bytes = static_cast<uint32_t>(sizeof(float) * device::moe_divide_up(call.row_bytes, 128U));
     call.scale_format = static_cast<device::MoeScales>(arguments.quantisation - VERBENA_OPS_FP8_BLOCK);
   } else {
     expect_valid(arguments.column_scales == 0,
-                 "column_scales needs a quantisation, because the caller's scales are moved unchanged");
+                 "column_scales works only if the dispatch quantises the rows, because a dispatch does not "
+                 "rearrange the caller's scales");
   }
   call.output_scale_bytes = call.scale_format == device::MoeScales::kExponents
                                 ? 4 * device::moe_divide_up(call.scale_bytes, kMoePacketBytes)
@@ -426,7 +430,7 @@ void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
                              device::MoeDispatch& call) const {
   expect_valid(arguments.grouping >= VERBENA_MOE_BY_RANK && arguments.grouping <= VERBENA_MOE_RAGGED,
                "grouping ", static_cast<int>(arguments.grouping),
-               " is unknown; verbena/moe.h lists the groupings");
+               " is unknown. The header verbena/moe.h lists the groupings");
   call.grouping = static_cast<device::MoeGrouping>(arguments.grouping);
   expect_range("alignment", arguments.alignment, 0, device::kMoeMaxAlignment);
   call.alignment = std::max(1U, arguments.alignment);
@@ -438,7 +442,7 @@ void MoeExchange::set_groups(const verbena_moe_dispatch_arguments& arguments,
                                                                      : call.output_rows;
   if (arguments.grouping == VERBENA_MOE_BY_RANK) {
     expect_valid(arguments.phase != VERBENA_MOE_RECEIVE_IDS,
-                 "VERBENA_MOE_RECEIVE_IDS is a phase of a dispatch that groups rows by expert");
+                 "VERBENA_MOE_RECEIVE_IDS works only in a dispatch that groups rows by expert");
     return;
   }
   expect_range("the number of a rank's experts, if rows are grouped by expert,", shape_.local_experts, 1,
@@ -501,14 +505,14 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   expect_in_step();
   expect_range("tokens", arguments.tokens, 0, shape_.max_tokens);
   expect_valid(arguments.order >= VERBENA_MOE_ROWS && arguments.order <= VERBENA_MOE_EXACT,
-               "order is unknown; verbena/moe.h lists the orders");
+               "order is unknown. The header verbena/moe.h lists the orders");
   expect_valid(arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
-               "VERBENA_MOE_EXACT needs an exchange that was created with verbena_moe_options::exact, "
-               "between ranks of one host");
+               "VERBENA_MOE_EXACT needs an exchange between ranks of one host that was created with "
+               "verbena_moe_options::exact");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                "a combine takes only rows of float16 or bfloat16");
   if (arguments.weights != nullptr) {
-    expect_valid(arguments.order == VERBENA_MOE_EXACT, "weights of a combine need VERBENA_MOE_EXACT");
+    expect_valid(arguments.order == VERBENA_MOE_EXACT, "a combine takes weights only with VERBENA_MOE_EXACT");
     expect_aligned("weights", arguments.weights, sizeof(float));
   }
   // `rows` may be null for a ragged output, because a ragged output may have no rows.

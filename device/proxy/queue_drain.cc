@@ -187,9 +187,8 @@ Posting QueueDrain::post(uint64_t position) {
     return refuse(position, "the operation is unknown");
   if (request.peer >= count_ranks_) return refuse(position, "the rank does not exist");
   if (request.rows == 0 || (request.operation == PutOperation::kRows && request.place == 0))
-    return refuse(
-        position,
-        "the number of rows is 0, or a descriptor of rows is not followed by a put or get to the same rank");
+    return refuse(position,
+                  "the number of rows is 0, or the next descriptor is not a put or get to the same rank");
   if (request.operation == PutOperation::kAwaitQueue) return await_queue(one);
   if (request.operation == PutOperation::kRows) return Posting::kTaken;
   if (is_copy(request.operation)) return post_copy(one);
@@ -230,7 +229,7 @@ Posting QueueDrain::post_copy(UnderWay& one) {
 Posting QueueDrain::post_word(UnderWay& one, const Window& there) {
   const Request& request = one.request;
   if (request.extent != 0 && request.operation != PutOperation::kCompareSwap)
-    return refuse(posting_, "an operation on a word must not have a length");
+    return refuse(posting_, "the length of an operation on a word must be 0");
   const RemoteWord word{request.peer, index_, there.region, request.place - there.heap_offset};
   if (has_value(request.operation)) return post_update(one, word);
   order_behind_answers(request);
@@ -286,7 +285,7 @@ Posting QueueDrain::post_signal(UnderWay& one, const Window& there) {
   const Request& request = one.request;
   const Window* other = windows_.find(request.extent, kWordBytes);
   if (!is_word(other, request.extent))
-    return refuse(posting_, "the signal's other word is outside every window");
+    return refuse(posting_, "the second word of the signal is outside every window");
   if (one.step == Step::kWaiting) {
     const RemoteWord word{request.peer, index_, other->region, request.extent - other->heap_offset};
     const Posting posting = check(posting_, endpoint_.read_word(word, posting_ + 1));

@@ -22,9 +22,10 @@ base::Result<uint32_t> AliasTable::add(const void* begin, uint64_t length_bytes,
       std::find_if(entries_.begin(), entries_.end(), [](const SymmAlias& one) { return one.end == 0; });
   const auto entry = static_cast<uint32_t>(free - entries_.begin());
   if (entry >= kSymmMaxAliases)
-    return base::fail(base::Status::kInvalidUsage,
-                      "symm: too many registrations: the maximum is %u; free a registered window first",
-                      kSymmMaxAliases);
+    return base::fail(
+        base::Status::kInvalidUsage,
+        "symm: too many windows are registered (the maximum is %u). Free a registered window first",
+        kSymmMaxAliases);
   const auto first = reinterpret_cast<uint64_t>(begin);
   const SymmAlias alias{
       .begin = first, .end = first + length_bytes, .delta = reinterpret_cast<uint64_t>(symmetric) - first};

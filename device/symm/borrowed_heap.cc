@@ -24,25 +24,26 @@ base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_
   const int owning_gpu = base::find_owning_gpu(begin);
   if (owning_gpu != base::kNoGpu && owning_gpu != user.gpu) {
     return fail(Status::kInvalidArgument,
-                "symm: rank %u: the heap is on GPU %d, but GPU %d is current (-1 means none); call "
+                "symm: rank %u: the heap is on GPU %d, but GPU %d is current (-1 means none). Call "
                 "cudaSetDevice() first",
                 rank, owning_gpu, user.gpu);
   }
   if (length_bytes < words_bytes) {
     return fail(Status::kInvalidArgument,
-                "symm: rank %u: the heap of %llu bytes is too small for the words that VERBENA_SYMM_TEAMS "
-                "teams need: verbena_heap_words() is %llu",
+                "symm: rank %u: the heap of %llu bytes is too small. The signals and barriers of "
+                "VERBENA_SYMM_TEAMS teams alone need %llu bytes (verbena_heap_words)",
                 rank, static_cast<unsigned long long>(length_bytes),
                 static_cast<unsigned long long>(words_bytes));
   }
   if (deltas.size() != count_ranks) {
-    return fail(Status::kInvalidArgument, "symm: rank %u: verbena_heap has deltas for %zu of %u ranks", rank,
-                deltas.size(), count_ranks);
+    return fail(Status::kInvalidArgument,
+                "symm: rank %u: verbena_heap has %zu deltas, but must have one for each of the %u ranks",
+                rank, deltas.size(), count_ranks);
   }
   if (deltas[rank] != 0) {
     return fail(Status::kInvalidArgument,
-                "symm: rank %u: verbena_heap has delta %lld for this rank itself; it must be 0", rank,
-                static_cast<long long>(deltas[rank]));
+                "symm: rank %u: verbena_heap has delta %lld for this rank itself, but this delta must be 0",
+                rank, static_cast<long long>(deltas[rank]));
   }
   return {};
 }

@@ -122,7 +122,7 @@ Outcome Context::compare_history(const char* what, uint64_t count, uint64_t hist
     const History &one = (*all)[other], &first = all->front();
     if (one.count == first.count && one.history == first.history) continue;
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: ranks 0 and %zu have used %s differently (%llu and %llu calls): all "
+                      "symm: rank %u: ranks 0 and %zu have used %s differently (%llu and %llu calls). All "
                       "ranks must allocate and free the same lengths in the same order",
                       rank(), other, what, static_cast<unsigned long long>(first.count),
                       static_cast<unsigned long long>(one.count));
@@ -135,8 +135,8 @@ Outcome Context::quiet() {
   if (!heap_->is_borrowed() || reach_->is_whole_world()) return {};
   return base::fail(Status::kInvalidUsage,
                     "symm: rank %u: cannot wait for operations to ranks whose memory is not mapped, because "
-                    "these operations use the network of the heap's library (type %d); call the quiet "
-                    "function of the heap's library",
+                    "these operations use the network of the heap's library (type %d). Call the quiet "
+                    "function of that library instead",
                     rank(), heap_->backend().type);
 }
 
@@ -177,16 +177,17 @@ Outcome Context::compare_settings(base::MemoryOwner owner, const HeapBackend& ba
   const auto other =
       std::find_if(all->begin(), all->end(), [&](const Common& one) { return one != all->front(); });
   if (other == all->end()) return {};
-  return base::fail(Status::kInvalidUsage,
-                    "symm: ranks 0 and %zu have different settings or heaps (heap types %d and %d, lengths "
-                    "%llu and %llu bytes, extensions of %llu and %llu bytes); these must be the same on all "
-                    "ranks: VERBENA_SYMM_PATH, VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS, "
-                    "VERBENA_SYMM_MULTICAST, VERBENA_PUT_QUEUES, and whether a GPU is current",
-                    static_cast<size_t>(other - all->begin()), all->front().type, other->type,
-                    static_cast<unsigned long long>(all->front().heap_bytes),
-                    static_cast<unsigned long long>(other->heap_bytes),
-                    static_cast<unsigned long long>(all->front().extension_bytes),
-                    static_cast<unsigned long long>(other->extension_bytes));
+  return base::fail(
+      Status::kInvalidUsage,
+      "symm: ranks 0 and %zu have different settings or heaps (heap types %d and %d, lengths %llu and %llu "
+      "bytes, extensions of %llu and %llu bytes). The heaps must be the same on all ranks, and so must "
+      "VERBENA_SYMM_PATH, VERBENA_SYMM_HEAP_BYTES, VERBENA_SYMM_TEAMS, VERBENA_SYMM_MULTICAST and "
+      "VERBENA_PUT_QUEUES. Either all ranks or no rank must have a current GPU",
+      static_cast<size_t>(other - all->begin()), all->front().type, other->type,
+      static_cast<unsigned long long>(all->front().heap_bytes),
+      static_cast<unsigned long long>(other->heap_bytes),
+      static_cast<unsigned long long>(all->front().extension_bytes),
+      static_cast<unsigned long long>(other->extension_bytes));
 }
 
 Outcome Context::prepare(base::MemoryOwner owner, const BorrowedHeap* borrowed) {
@@ -244,12 +245,11 @@ Outcome Context::check_write_order(base::MemoryOwner owner) {
   const auto least = std::min_element(all->begin(), all->end());
   meets_twice_ = *least < base::NicWriteOrder::kAllGpus;
   if (*least >= base::NicWriteOrder::kThisGpu) return {};
-  return base::fail(
-      Status::kInvalidUsage,
-      "symm: the GPU of rank %zu may see a NIC's signal before the data (its driver reports "
-      "GPU_DIRECT_RDMA_WRITES_ORDERING none): use VERBENA_SYMM_PATH=lsa among GPUs that reach each "
-      "other",
-      static_cast<size_t>(least - all->begin()));
+  return base::fail(Status::kInvalidUsage,
+                    "symm: the GPU of rank %zu may see a NIC's signal before the data that the signal "
+                    "announces (the driver reports GPU_DIRECT_RDMA_WRITES_ORDERING none), so RDMA cannot be "
+                    "used. Set VERBENA_SYMM_PATH=lsa if the GPUs of all ranks can access each other",
+                    static_cast<size_t>(least - all->begin()));
 }
 
 Outcome Context::make_first_teams() {
@@ -359,13 +359,13 @@ Outcome Context::check_reset(const Team* team) const {
   if (state() != SymmAbort::kNone) {
     return base::fail(
         Status::kInvalidUsage,
-        "symm: rank %u: the context has failed, so its teams cannot be reset: create a new context", rank());
+        "symm: rank %u: the context has failed, so its teams cannot be reset. Create a new context", rank());
   }
   if (team != nullptr && heap_->backend().is_world_only && team->context().has_remote != 0) {
     return base::fail(
         Status::kInvalidUsage,
         "symm: rank %u: cannot reset the team, because the memory of some members is not mapped, and the "
-        "network of the heap's library (type %d) keeps its own barrier counts; create a new context",
+        "network of the heap's library (type %d) keeps its own barrier counts. Create a new context",
         rank(), heap_->backend().type);
   }
   return {};

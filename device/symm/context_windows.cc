@@ -27,7 +27,7 @@ Outcome Context::check_gpu() const {
   if (base::find_current_gpu() == gpu()) return {};
   return base::fail(
       Status::kInvalidUsage,
-      "symm: rank %u: GPU %d is current, but the context is on GPU %d; call cudaSetDevice() first", rank(),
+      "symm: rank %u: GPU %d is current, but the context is on GPU %d. Call cudaSetDevice() first", rank(),
       base::find_current_gpu(), gpu());
 }
 
@@ -39,9 +39,9 @@ Outcome Context::compare(const WindowProposal& mine) {
   if (other == all->end()) return {};
   return base::fail(
       Status::kInvalidUsage,
-      "symm: rank %u: ranks 0 and %zu make different window calls (lengths %llu and %llu bytes): all ranks "
-      "must make the same call with the same length; the memory must have the same offset in its allocation "
-      "on all ranks, and must be registered on all ranks or on none",
+      "symm: rank %u: ranks 0 and %zu make different window calls (lengths %llu and %llu bytes). All ranks "
+      "must make the same call with the same length. Memory to be registered must have the same offset in "
+      "its allocation on all ranks, and either all ranks or no rank must have registered this memory before",
       rank(), static_cast<size_t>(other - all->begin()),
       static_cast<unsigned long long>(all->front().length_bytes),
       static_cast<unsigned long long>(other->length_bytes));
@@ -73,8 +73,8 @@ base::Result<ContextWindow*> Context::register_window(void* address, uint64_t le
   const std::lock_guard call(calls_mutex_);
   if (heap_->is_borrowed()) {
     return base::fail(Status::kInvalidUsage,
-                      "symm: rank %u: memory cannot be registered: the context uses another library's heap, "
-                      "so windows must be allocated in that heap",
+                      "symm: rank %u: memory cannot be registered, because the context uses the heap of "
+                      "another library. Allocate windows in that heap instead",
                       rank());
   }
   if (auto current = check_gpu(); !current) return current.error();
@@ -141,8 +141,8 @@ base::Result<ContextWindow*> Context::make_window(std::unique_ptr<ContextWindow>
   const auto offset = windows_.size() < kMaxWindows ? heap_->offsets().take(bytes) : std::nullopt;
   if (!offset) {
     return base::fail(Status::kInvalidUsage,
-                      "symm: not enough free space for a window of %llu bytes (the heap has %llu bytes%s; "
-                      "%zu of %u windows exist)",
+                      "symm: there is not enough free space for a window of %llu bytes (the heap has %llu "
+                      "bytes%s; %zu of %u windows exist)",
                       static_cast<unsigned long long>(bytes),
                       static_cast<unsigned long long>(heap_->slot_bytes()),
                       heap_->is_borrowed() ? "" : ": VERBENA_SYMM_HEAP_BYTES", windows_.size(), kMaxWindows);
@@ -257,15 +257,15 @@ base::Result<uint64_t> Context::measure_workspace(const Team* team, const Worksp
   }
   if (shape.blocks == 0 || shape.blocks > kSymmMaxBlocks) {
     return base::fail(Status::kInvalidArgument,
-                      "symm: a workspace cannot have %u blocks; the range is 1 to %u", shape.blocks,
-                      kSymmMaxBlocks);
+                      "symm: a workspace cannot have %u blocks. The number of blocks must be from 1 to %u",
+                      shape.blocks, kSymmMaxBlocks);
   }
   // Larger values could not be allocated, and adding the size of the words could overflow.
   const uint64_t least = uint64_t{shape.blocks} * kSymmTurns * most * kSymmSlotUnit;
   if (shape.slots_bytes > heap_->slot_bytes() || (shape.slots_bytes != 0 && shape.slot_bytes(most) == 0)) {
     return base::fail(Status::kInvalidArgument,
-                      "symm: a workspace with %llu bytes of slots is too large: %u blocks of a team of %llu "
-                      "ranks need at least %llu bytes, but the heap has %llu bytes",
+                      "symm: a workspace cannot have %llu bytes of slots. With %u blocks and a team of %llu "
+                      "ranks, the minimum is %llu bytes; the maximum is the size of the heap, %llu bytes",
                       static_cast<unsigned long long>(shape.slots_bytes), shape.blocks,
                       static_cast<unsigned long long>(most), static_cast<unsigned long long>(least),
                       static_cast<unsigned long long>(heap_->slot_bytes()));

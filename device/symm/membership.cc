@@ -28,7 +28,7 @@ TeamPlace find_place(const std::vector<Membership>& all, uint32_t own_rank) {
 base::Outcome check_place(const TeamPlace& place, uint32_t count_words, std::span<const uint32_t> expected) {
   if (place.index >= count_words) {
     return base::fail(base::Status::kInvalidUsage,
-                      "symm: the maximum number of teams is reached (VERBENA_SYMM_TEAMS %u): free a team, or "
+                      "symm: the maximum number of teams is reached (VERBENA_SYMM_TEAMS %u). Free a team, or "
                       "raise VERBENA_SYMM_TEAMS",
                       count_words);
   }

@@ -59,16 +59,16 @@ std::string describe(const char* call, CUresult result) {
 // in bytes.
 std::string find_obstacle(uint32_t count_gpus, base::MemoryOwner owner, uint64_t* granularity_bytes) {
   if (base::parameters().nccl_nvls == 0) return "NCCL_NVLS_ENABLE is 0";
-  if (owner.gpu == base::kNoGpu) return "it has no GPU";
+  if (owner.gpu == base::kNoGpu) return "this rank has no GPU";
   const base::CudaApi* const cuda = find_driver();
   if (cuda == nullptr)
-    return "its driver has no multicast functions (install a driver for CUDA 12.1 or later)";
+    return "the driver has no multicast functions (install a driver for CUDA 12.1 or later)";
   CUdevice device = 0;
   int has_it = 0;
   if (cuda->cuDeviceGet(&device, owner.gpu) != CUDA_SUCCESS ||
       cuda->cuDeviceGetAttribute(&has_it, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device) != CUDA_SUCCESS ||
       has_it == 0)
-    return "its GPU does not support multicast, or multicast is disabled";
+    return "the GPU does not support multicast, or multicast is disabled";
   size_t bytes = 0;
   const CUmulticastObjectProp properties = describe_object(count_gpus, uint64_t{1} << 30);
   const CUresult result =
@@ -122,11 +122,10 @@ base::Result<MulticastBinding> Multicast::bind(uint64_t offset, const base::Memo
   const CUresult result =
       find_driver()->cuMulticastBindMem(object_, offset, own.handle(), 0, own.length_bytes(), 0);
   if (result != CUDA_SUCCESS) {
-    return base::fail(
-        Status::kCuda,
-        "symm: multicast: a window of %llu bytes cannot be bound: cuMulticastBindMem: %s; unset "
-        "VERBENA_SYMM_MULTICAST",
-        static_cast<unsigned long long>(own.length_bytes()), base::describe_cuda(result));
+    return base::fail(Status::kCuda,
+                      "symm: multicast: cannot bind a window of %llu bytes, because cuMulticastBindMem "
+                      "failed: %s. Unset VERBENA_SYMM_MULTICAST",
+                      static_cast<unsigned long long>(own.length_bytes()), base::describe_cuda(result));
   }
   MulticastBinding binding;
   binding.object_ = object_;

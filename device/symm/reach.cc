@@ -65,7 +65,7 @@ base::Result<Reach> Reach::find(bootstrap::Bootstrap& bootstrap, base::MemoryOwn
   if (reach.is_whole_world() || path != base::SymmPath::kLsa) return reach;
   return base::fail(base::Status::kInvalidUsage,
                     "symm: rank %u of %u: VERBENA_SYMM_PATH is lsa, but the memory of some ranks cannot be "
-                    "mapped; use auto or rdma",
+                    "mapped. Use auto or rdma",
                     bootstrap.rank(), bootstrap.count_ranks());
 }
 
@@ -83,10 +83,11 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   base::Outcome state;
   for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;
-    state = base::fail(base::Status::kInvalidArgument,
-                       "symm: rank %u %s rank %u by loads and stores, but all ranks that reach each other "
-                       "must reach the same ranks",
-                       bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
+    state =
+        base::fail(base::Status::kInvalidArgument,
+                   "symm: rank %u %s rank %u by loads and stores, unlike other ranks of its group. All ranks "
+                   "of a group must be able to access each other's memory, and no rank outside the group",
+                   bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
   }
   if (auto agreed = bootstrap.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   return reach;

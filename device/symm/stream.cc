@@ -27,13 +27,14 @@ base::Result<CUfunction> load(const base::CudaApi& cuda) {
   CUresult result = cuda.cuModuleLoadDataEx(&module, kKernel, 0, nullptr, nullptr);
   if (result == CUDA_SUCCESS) result = cuda.cuModuleGetFunction(&function, module, "verbena_stream_call");
   if (result == CUDA_SUCCESS) return function;
-  return fail(Status::kCuda, "symm: the kernel of calls on streams cannot be loaded: %s",
+  return fail(Status::kCuda, "symm: the kernel that executes calls on streams cannot be loaded: %s",
               base::describe_cuda(result));
 }
 #else
 base::Result<CUfunction> load(const base::CudaApi&) {
   return fail(Status::kInvalidUsage,
-              "symm: this build has no kernel for calls on streams: build with clang 16 to 19");
+              "symm: calls on streams are not available, because this build of the library does not contain "
+              "their kernel. Build the library with clang 16 to 19");
 }
 #endif
 
@@ -44,7 +45,7 @@ base::Result<CUfunction> find_kernel(const base::CudaApi& cuda) {
   CUcontext context = nullptr;
   if (cuda.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr)
     return fail(Status::kInvalidUsage,
-                "symm: a call on a stream: no GPU is current; call cudaSetDevice() first");
+                "symm: a call on a stream failed, because no GPU is current. Call cudaSetDevice() first");
   const std::lock_guard lock(mutex);
   const auto found = loaded.find(context);
   if (found != loaded.end()) return found->second;
@@ -84,7 +85,7 @@ Outcome check_range(const Team& team, const Range& range, bool needs_network) {
     return {};
   return fail(
       Status::kInvalidArgument,
-      "symm: a call on a stream of %s: the range of %llu bytes from 0x%llx to 0x%llx is not in windows",
+      "symm: a call on a stream of %s: the range of %llu bytes from 0x%llx to 0x%llx is not inside a window",
       team.name().c_str(), static_cast<unsigned long long>(range.length_bytes),
       static_cast<unsigned long long>(range.source), static_cast<unsigned long long>(range.destination));
 }
@@ -110,7 +111,8 @@ Outcome check_call(const Team& team, const StreamCall& call) {
   if (context.has_remote != 0 && context.type != kSymmVerbena && (needs_network || call.kind == kWait)) {
     return fail(Status::kInvalidUsage,
                 "symm: a call on a stream of %s: some members are only reachable over the network of the "
-                "heap's library (type %d); launch your own kernel with a context of this type instead",
+                "heap's library (type %d), which calls on streams cannot use. Launch your own kernel with a "
+                "context of this type instead",
                 team.name().c_str(), context.type);
   }
   if (!is_copy) return {};

@@ -89,8 +89,8 @@ std::string Team::describe_failure(uint64_t failure) const {
   std::string text = parts_.name + " of " + std::to_string(ranks().size()) + " ranks: ";
   if (is_refused_call(failure)) {
     return text + peer +
-           " made an invalid call: counts or offsets in the GPU's memory lie outside the "
-           "tensors, or differ from those of its peers";
+           " made an invalid call. Counts or offsets in the memory of its GPU exceed the tensors, or differ "
+           "from the counts or offsets that its peers passed";
   }
   text += name(kSymmFailureRank) + " timed out waiting ";
   switch (static_cast<SymmWait>(failure & 0xff)) {

@@ -9,7 +9,7 @@
 // all operations that were posted earlier on the same lane. Therefore a rank that sees the new value of a
 // word also sees the bytes of all earlier puts on that lane. The following are not ordered:
 // - operations on different lanes
-// - a put and earlier operations: with several rails or adaptive routing, the put may overtake them
+// - a put and earlier operations: with several rails or adaptive routing, the put may arrive first
 // - the result of an add or a get, and later operations: to order them, use fence()
 // - the bytes of a get in local memory, until its completion
 //
@@ -17,15 +17,15 @@
 // all rails; every other operation uses a single rail. If a rail fails, its operations continue on the other
 // rails, or on the same rail once it recovers. Each write or add to a word takes effect exactly once; if this
 // cannot be guaranteed, the peer is marked as failed. Once the effect of an operation on a word is visible,
-// the puts that were posted earlier are not repeated. If an add takes effect but its result is lost, its
-// completion reports this (is_answer_lost). Failover needs a TCP connection between the two ends, and both
-// ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
+// the puts that were posted earlier are not repeated. If an add takes effect but its result is lost, the
+// completion of the add reports the loss (is_answer_lost). Failover needs a TCP connection between the two
+// ends, and both ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
 //
 // Atomicity: all adds to the memory of one rank are atomic with respect to each other, whichever rank and
-// lane they come from, because a single device of that rank executes them one at a time. They are not atomic
-// with respect to loads and stores, atomic operations of a CPU or GPU, and write_word(). If a device of the
-// group has no RDMA atomics, the target's poll() executes the adds (add_by_agents()); in host memory it uses
-// atomic operations of the CPU.
+// lane they come from, because a single device of that rank executes them one at a time. These adds are not
+// atomic with respect to loads and stores, to atomic operations of a CPU or GPU, or to write_word(). If a
+// device of the group has no RDMA atomics, the target rank executes the adds in its poll() (add_by_agents());
+// in host memory poll() uses atomic operations of the CPU.
 //
 // Threads: ring(), poll(), fence(), give_up() and all operations must be called by one thread, the driver.
 // All other functions may be called from any thread, even while the driver runs, as long as the driver does
@@ -135,7 +135,7 @@ class Endpoint {
   virtual size_t region_address_bytes() const = 0;
 
   // Creates this rank's end of the lanes to `peer`, which may be this rank itself.
-  // @return the address that the peer passes to connect(); empty on failure, with the reason in *error
+  // @return the address that the peer passes to connect(); empty on failure, and *error has the reason
   virtual std::vector<std::byte> local_address(uint32_t peer, std::string* error) = 0;
   // Connects the lanes to `peer`. Call local_address(peer) first.
   // @param address  the result of local_address() on that peer for this rank
@@ -188,10 +188,10 @@ class Endpoint {
   // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty if the peer has not
   // failed. Only the driver may call it.
   virtual const std::string& error(uint32_t peer) const = 0;
-  // Returns why the last refused operation was refused.
+  // Returns the reason why the last refused operation was refused.
   virtual const std::string& refusal() const = 0;
-  // Returns the number of operations posted on this lane since connect(). It equals count_done once all of
-  // them are complete.
+  // Returns the number of operations posted on this lane since connect(). This number equals count_done once
+  // all posted operations are complete.
   virtual uint64_t count_taken(uint32_t peer, uint32_t lane) const = 0;
 };
 

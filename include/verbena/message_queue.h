@@ -27,9 +27,9 @@ extern "C" {
 typedef struct verbena_queue verbena_queue;
 
 /* Value of spin_us for readers. If messages come at regular intervals, a waiting reader sleeps until shortly
- * before the next message is expected and spins until shortly after. It spins for at most a quarter of the
- * interval, or all the time if the interval is shorter than 0.8 ms. If messages come at irregular intervals,
- * a wait spins for 20 us before it sleeps. */
+ * before the next message is expected and spins until shortly after. The reader spins for at most a quarter
+ * of the interval. If the interval is shorter than 0.8 ms, the reader spins all the time. If messages come at
+ * irregular intervals, a wait spins for 20 us before it sleeps. */
 #define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
 
 /* Opaque handle of a queue. The application copies the handle to the readers. */
@@ -77,12 +77,12 @@ VERBENA_API verbena_result verbena_queue_attach(const verbena_queue_handle* hand
  * @param timeout_ms  milliseconds; -1 selects VERBENA_BOOTSTRAP_TIMEOUT_MS
  * @return VERBENA_TIMEOUT if the writer or a reader is not connected; the error names all missing ends */
 VERBENA_API verbena_result verbena_queue_wait_until_ready(verbena_queue* queue, int64_t timeout_ms);
-/* Returns 1 if this end uses shared memory only, otherwise 0. A reader uses shared memory only if it is on
- * the writer's host. A writer uses shared memory only if all its readers are on its host. The result is valid
- * once the queue is ready. */
+/* Returns 1 if this end uses only shared memory and no TCP, otherwise 0. For a reader, the result is 1 if the
+ * reader is on the writer's host. For the writer, the result is 1 if all readers are on the writer's host.
+ * The result is valid once the queue is ready. */
 VERBENA_API int verbena_queue_is_local(const verbena_queue* queue);
 /* Pins the ring's memory, so that cudaMemcpyAsync() copies directly between messages and the current GPU.
- * Call it on the writer or on a local reader, once the queue is ready.
+ * Call this function on the writer or on a local reader, once the queue is ready.
  * @return VERBENA_INVALID_USAGE if no GPU is current, or if this end has no ring */
 VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
 /* Shuts this end down. Any thread may call this function, at any time and more than once.
@@ -93,7 +93,7 @@ VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
  * returns. All later calls of this end return VERBENA_INVALID_USAGE, except verbena_queue_release(). The
  * handle stays valid until verbena_queue_destroy(). */
 VERBENA_API verbena_result verbena_queue_shutdown(verbena_queue* queue);
-/* Shuts the queue down and frees it. No other thread may be using the handle.
+/* Shuts the queue down and frees the queue. No other thread may be using the handle.
  * @return VERBENA_INVALID_USAGE if a message has not been released; in this case the queue does not change */
 VERBENA_API verbena_result verbena_queue_destroy(verbena_queue* queue);
 /* Makes the call in progress, or the next call, return VERBENA_INVALID_USAGE. Any thread may call this

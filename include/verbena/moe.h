@@ -16,9 +16,9 @@
  * on all ranks. The number of tokens, the ids, the addresses and the streams may differ between ranks. A rank
  * without tokens must make the calls, too.
  *
- * An id that is negative or not below `experts` names no expert: that slot of the token is not sent and adds
- * nothing. A token without any expert is not sent, and its combined row is zeros. An expert that appears
- * twice in a token's ids counts twice.
+ * An id that is negative, or that is `experts` or more, means that this slot of the token has no expert. Such
+ * a slot is not sent and adds nothing to the combined row. A token without any expert is not sent, and its
+ * combined row is zeros. An expert that appears twice in a token's ids counts twice.
  *
  * Threads: only one thread at a time may use a verbena_moe. Streams: the calls of one verbena_moe must run
  * one after the other. To continue on a different stream, make the new stream wait for an event that was
@@ -32,12 +32,12 @@
  * VERBENA_TIMEOUT and names the late rank. The CUDA context stays valid. To continue, call
  * verbena_moe_reset() on all ranks.
  *
- * Several hosts: a team may span 2 to 8 hosts, with the same number of ranks on each. Its context must use
- * Verbena's own network (verbena_context_create()). The counterparts of a rank are the ranks that have the
- * same index on the other hosts. A rank sends its rows for another host to its counterpart on that host. The
- * counterpart forwards the rows to the other ranks of its host and, in a combine, adds up the rows of its
- * host. The counterpart forwards and adds rows in the phase RECEIVE. Therefore, between hosts, a call makes
- * progress only once all ranks have started RECEIVE.
+ * Several hosts: a team may span 2 to 8 hosts, with the same number of ranks on each host. The context of the
+ * team must use Verbena's own network (verbena_context_create()). The counterparts of a rank are the ranks
+ * that have the same index on the other hosts. A rank sends its rows for another host to its counterpart on
+ * that host. The counterpart forwards the rows to the other ranks of its host and, in a combine, adds up the
+ * rows of its host. The counterpart forwards and adds rows in the phase RECEIVE. Therefore, between hosts, a
+ * call makes progress only once all ranks have started RECEIVE.
  */
 #ifndef VERBENA_MOE_H
 #define VERBENA_MOE_H
@@ -112,8 +112,8 @@ typedef enum {
    * rank adds these sums like the rows of VERBENA_MOE_ROWS. */
   VERBENA_MOE_REDUCED = 1,
   /* `rows` has the same shape as for VERBENA_MOE_REDUCED. Each row is sent to the source rank, which adds the
-   * rows with their weights in top-k order. This sends up to top_k / ranks times as many bytes. All ranks
-   * must be on one host. */
+   * rows with their weights in top-k order. This order sends up to top_k / ranks times as many bytes as
+   * VERBENA_MOE_REDUCED. All ranks must be on one host. */
   VERBENA_MOE_EXACT = 2
 } verbena_moe_order;
 
@@ -169,7 +169,8 @@ typedef struct {
    * 65536; 0 means 1. */
   uint32_t alignment;
   /* For VERBENA_MOE_RAGGED: number of rows of the output. verbena_moe_max_rows() returns a number that is
-   * enough for any routing. If the groups need more rows, the call fails on all ranks, as after a timeout. */
+   * enough for any routing. If the groups need more rows than this number, the call fails on all ranks, as
+   * after a timeout. */
   uint32_t output_rows;
   /* 1 if the scales of quantised rows should be stored in columns: [groups][scales of a row][rows of a
    * group], so that the scales of successive rows are contiguous. VERBENA_MOE_RAGGED has a single group. */
@@ -195,8 +196,8 @@ typedef struct {
   void* output;                  /* [tokens][hidden], aligned to 16 bytes */
   verbena_moe_grouping grouping; /* grouping of the dispatch */
   /* For VERBENA_MOE_EXACT: [tokens][top_k] weights to use instead of the weights of the dispatch, or NULL to
-   * use the weights of the dispatch. Must be NULL for all other orders, because in these the experts' ranks
-   * compute sums with the weights of the dispatch. */
+   * use the weights of the dispatch. Must be NULL for all other orders, because for these orders the experts'
+   * ranks compute sums with the weights of the dispatch. */
   const float* weights;
 } verbena_moe_combine_arguments;
 
@@ -204,8 +205,8 @@ typedef struct {
  * each rank. The size does not depend on options->blocks. Returns 0 if the options are invalid. */
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
 
-/* Returns the same size for an exchange between ranks on `hosts` hosts, with the same number of ranks on
- * each. */
+/* Returns the same size for an exchange between ranks on `hosts` hosts with the same number of ranks on each
+ * host. */
 VERBENA_API size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
                                                       uint32_t hosts);
 
@@ -218,16 +219,17 @@ VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint
 /* Creates an exchange. Collective over the context; on each rank, the context's GPU must be current. The call
  * allocates memory, so it must not be made during graph capture.
  * @param context  must outlive the exchange
- * @param team     1 to 32 ranks, on one host or evenly distributed over several; ranks of the same host must
- *                 reach each other by loads and stores. May be freed before the exchange. NULL on ranks that
- *                 are not members. These ranks use their exchange only in the collective calls
+ * @param team     1 to 32 ranks, on one host or evenly distributed over several hosts; ranks of the same host
+ *                 must reach each other by loads and stores. May be freed before the exchange. NULL on ranks
+ *                 that are not members. These ranks use their exchange only in the collective calls
  * @param options  copied by the call
  * @param moe      receives the exchange, unchanged after an error; free it with verbena_moe_destroy()
  * @return VERBENA_INVALID_ARGUMENT on ranks whose options are invalid, and VERBENA_REMOTE_ERROR on all other
  *         ranks;
  *         VERBENA_INVALID_USAGE if the ranks' options differ;
- *         VERBENA_INVALID_USAGE if the team spans hosts, and either has different numbers of ranks on these
- *         hosts, spans more than 8 hosts, has the option `exact`, or uses another library's network */
+ *         VERBENA_INVALID_USAGE if the team spans hosts, and one of the following is true: the hosts have
+ *         different numbers of ranks; there are more than 8 hosts; the option `exact` is set; the context
+ *         uses another library's network */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
 /* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on

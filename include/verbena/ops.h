@@ -238,8 +238,8 @@ VERBENA_API verbena_result verbena_ops_all_reduce_quantised(verbena_ops* ops, co
 VERBENA_API verbena_result verbena_ops_choose_quantised(const verbena_ops* ops, verbena_ops_algorithm codec,
                                                         size_t bytes, verbena_ops_choice* choice);
 
-/* Formats of quantised rows. Each element is stored as one byte, an e4m3 (FP8) or int8 number; the element's
- * value is that number times the scale. */
+/* Formats of quantised rows. Each element is stored as one byte, an e4m3 (FP8) or int8 number; the value of
+ * the element is this number times the scale. */
 typedef enum {
   VERBENA_OPS_NOT_QUANTISED = 0,
   VERBENA_OPS_FP8_TENSOR = 1,         /* one float scale for the tensor, which the caller passes in
@@ -253,14 +253,14 @@ typedef enum {
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
-/* Parameters of an RMSNorm. It is computed for a tensor x with [rows][hidden] elements, which are float16 or
- * bfloat16. A residual may be added before the norm, and the output may be quantised after it:
+/* Parameters of an RMSNorm of a tensor x with [rows][hidden] elements, which are float16 or bfloat16. A
+ * residual may be added before the norm, and the output may be quantised after the norm:
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
- * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is left out; if
- * `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from that, no output may
- * overlap another tensor. Strides are distances between the starts of rows, in elements; quantised_stride is
- * in bytes. */
+ * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is not read or
+ * written; if `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from that, no
+ * output may overlap another tensor. Strides are distances between the starts of rows, in elements;
+ * quantised_stride is in bytes. */
 typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
@@ -341,7 +341,7 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter(verbena_ops* ops, const vo
                                                       const verbena_ops_choice* choice,
                                                       verbena_stream stream);
 /* Copies the root's `input` to the `output` of every rank.
- * @param input   `length_bytes` bytes on rank `root`; may point to `output`. Ignored on all other ranks
+ * @param input   `length_bytes` bytes on rank `root`; may point to `output`. Has no effect on all other ranks
  * @param output  receives `length_bytes` bytes
  * @param root    a rank of the team */
 VERBENA_API verbena_result verbena_ops_broadcast(verbena_ops* ops, const void* input, void* output,
@@ -393,7 +393,7 @@ VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void
 
 /* Group the calls between verbena_ops_group_begin() and verbena_ops_group_end(). verbena_ops_group_end()
  * enqueues these calls, in order and in as few kernels as possible, on its `stream` argument. The stream
- * arguments of the grouped calls are ignored. A call must not read data that an earlier call of the group
+ * arguments of the grouped calls have no effect. A call must not read data that an earlier call of the group
  * writes. The only exception is two calls with the same algorithm, length and address, because then the same
  * block writes and reads each part of the data. */
 VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);

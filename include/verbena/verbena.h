@@ -55,8 +55,8 @@ typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2
  * @param sink  called from any thread; NULL restores the default */
 VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
 /* Sets a function that runs pending signal handlers. Interpreters such as Python need this, because they
- * defer signal handlers while a C call runs. While a call on the process's first thread waits for other
- * processes, it calls this function after each signal and several times a second.
+ * defer signal handlers while a C call runs. A call on the process's first thread that waits for other
+ * processes calls `check` after each signal and several times a second.
  * @param check  returns 0 to let the waiting call continue, or another value to end the call with an error.
  *               NULL removes the function */
 VERBENA_API void verbena_set_interrupt_check(int (*check)(void));
@@ -188,8 +188,8 @@ typedef struct {
  * 512. Returns 0 if a setting in the environment is wrong. */
 VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
 /* Creates a context that allocates its windows from the given heap. Collective. Memory cannot be registered
- * in such a context. Members that loads and stores do not reach are reached through the backend's network
- * only. Settings for memory and paths have no effect, except VERBENA_SYMM_TEAMS. */
+ * in such a context. Members whose memory is not mapped are reached through the backend's network only.
+ * VERBENA_SYMM_TEAMS has an effect; all other settings for memory and paths have none. */
 VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
                                                             verbena_all_gather all_gather, void* argument,
                                                             uint32_t rank, uint32_t count_ranks,
@@ -214,7 +214,7 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * If the same range of the same allocations is registered again, the call returns the same window, which must
  * then be freed once per registration. If a rank has mapped different memory at its address since the first
  * registration, all ranks get a new window. The old window keeps the old memory until the old window is
- * freed, and verbena_window_find() finds it only by its symmetric address.
+ * freed. verbena_window_find() then finds the old window only by its symmetric address.
  * @param address       this rank's address of the memory; may differ between ranks
  * @param length_bytes  1 or more, the same on all ranks
  * @param window        receives the window; free it with verbena_window_free()
@@ -243,7 +243,7 @@ VERBENA_API verbena_team* verbena_team_world(verbena_context* context);
 VERBENA_API verbena_team* verbena_team_lsa(verbena_context* context);
 /* Splits a team: the members of `parent` with the same color form a new team. Collective over the context.
  * @param parent  NULL on ranks that are not members of the parent
- * @param color   0 or more; if negative, this rank joins no team
+ * @param color   0 or more; if color is negative, this rank joins no team
  * @param key     members are sorted by key, then by rank
  * @param team    receives the team; free it with verbena_team_free(). NULL on ranks that join no team */
 VERBENA_API verbena_result verbena_team_split(verbena_context* context, const verbena_team* parent,
@@ -300,7 +300,7 @@ VERBENA_API verbena_result verbena_workspace_reset(verbena_workspace* workspace)
 /* Waits until all operations of finished kernels are complete, then frees the workspace. Collective over the
  * context. No kernel on any rank may still be using the workspace. */
 VERBENA_API verbena_result verbena_workspace_free(verbena_workspace* workspace);
-/* Checks whether this workspace has failed. Failures of other teams and workspaces are not reported. The
+/* Checks whether this workspace has failed. Does not report failures of other teams and workspaces. The
  * parameters are the same as in verbena_context_get_error().
  * @return VERBENA_SUCCESS if the workspace works, or on ranks that are not members;
  *         VERBENA_TIMEOUT if a wait timed out on any member;
@@ -329,8 +329,8 @@ VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* 
  * is sent after all earlier puts of the stream. The calls may be captured in a CUDA graph, and are not
  * collective.
  *
- * The first call on a GPU loads the kernel, and loading waits for running kernels. To avoid a deadlock, make
- * the first call before any kernel waits for a peer.
+ * The first call on a GPU loads the kernel. Loading waits until running kernels have ended, so make the first
+ * call before any kernel waits for a peer; otherwise the ranks may deadlock.
  * @return VERBENA_INVALID_ARGUMENT if an argument is invalid;
  *         VERBENA_INVALID_USAGE if the context has no GPU, or if some member can be reached only by another
  *         library's network. If a wait times out, verbena_context_get_error() or
@@ -342,7 +342,7 @@ VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* 
  *                 different barriers */
 VERBENA_API verbena_result verbena_barrier_on_stream(const verbena_team* team, uint32_t barrier,
                                                      void* stream);
-/* Sets a signal of a peer, or adds to it.
+/* Sets a signal of a peer, or adds a value to the signal.
  * @param signal     0 to 255
  * @param peer       a rank of the team
  * @param operation  0 sets the signal to `value`, 1 adds `value`, 2 adds 1 (SymmSignalOperation) */

@@ -129,7 +129,7 @@ Buffer::~Buffer() {
 Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes) {
   if (offset_bytes > target.length_bytes() || length_bytes > target.length_bytes() - offset_bytes) {
     return fail(Status::kInternal,
-                "buffer: write past the end: offset %zu, length %zu bytes, in a buffer of %zu bytes",
+                "buffer: cannot write past the end (offset %zu, length %zu bytes, buffer length %zu bytes)",
                 offset_bytes, length_bytes, target.length_bytes());
   }
   if (!target.is_gpu_memory()) {

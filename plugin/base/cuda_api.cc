@@ -24,7 +24,8 @@ std::optional<CudaApi> load_cuda() {
 #undef VERBENA_NEED
 #undef VERBENA_TRY
   if (missing == nullptr) return cuda;
-  log_warn("cuda: GPUs are not used: libcuda.so.1 has no %s; install a newer driver", missing);
+  log_warn("cuda: GPUs are not used, because libcuda.so.1 has no function %s. Install a newer driver",
+           missing);
   return std::nullopt;
 }
 

@@ -62,10 +62,11 @@ Outcome append_to_file(const std::string& path, const std::string& text) {
   if (!file) return fail_errno(Status::kSystem, errno, "dump: cannot open %s (VERBENA_DUMP)", path.c_str());
   struct stat entry {};
   if (::fstat(file.get(), &entry) != 0 || !is_ours_alone(entry)) {
-    return fail(Status::kSystem,
-                "dump: cannot write to %s (VERBENA_DUMP): the file must be a regular file that belongs to "
-                "this user, that other users may not write, and that has no other hard links",
-                path.c_str());
+    return fail(
+        Status::kSystem,
+        "dump: cannot write to %s (VERBENA_DUMP), because the file is not safe to write to. It must be a "
+        "regular file that belongs to this user, is not writable for other users, and has only one hard link",
+        path.c_str());
   }
   if (const int error = write_all(file.get(), text); error != 0)
     return fail_errno(Status::kSystem, error, "dump: cannot write to %s (VERBENA_DUMP)", path.c_str());

@@ -62,7 +62,7 @@ Result<GrowingBuffer> GrowingBuffer::reserve(size_t max_bytes) {
       mmap(nullptr, max_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return fail_errno(Status::kSystem, errno,
-                      "buffer: cannot reserve %zu bytes of address space; check `ulimit -v`", max_bytes);
+                      "buffer: cannot reserve %zu bytes of address space (check `ulimit -v`)", max_bytes);
   }
   buffer.host_ = buffer.device_ = memory;
   buffer.max_bytes_ = max_bytes;

@@ -28,8 +28,8 @@ void wipe(std::span<uint8_t> bytes) {
 Result<HmacKey> HmacKey::create(Bytes secret) {
   if (find_libcrypto() == nullptr) {
     return fail(Status::kSystem,
-                "job key: VERBENA_JOB_KEY_FILE needs OpenSSL for HMAC-SHA-256, but neither %s nor %s "
-                "provides it; install libcrypto",
+                "job key: VERBENA_JOB_KEY_FILE needs the HMAC-SHA-256 of OpenSSL, but neither %s nor %s "
+                "provides HMAC-SHA-256. Install libcrypto",
                 crypto::kLibcryptoNames[0], crypto::kLibcryptoNames[1]);
   }
   HmacKey key;
@@ -55,7 +55,8 @@ Result<Mac> HmacKey::compute(std::initializer_list<Bytes> parts) const {
   const unsigned char* done = api.hmac(api.sha256(), secret_.data(), static_cast<int>(secret_.size()),
                                        text.data(), text.size(), mac.data(), &length_bytes);
   if (done != nullptr && length_bytes == kMacBytes) return mac;
-  return fail(Status::kSystem, "job key: OpenSSL cannot compute HMAC-SHA-256 (VERBENA_JOB_KEY_FILE)");
+  return fail(Status::kSystem,
+              "job key: OpenSSL cannot compute the HMAC-SHA-256 that VERBENA_JOB_KEY_FILE needs");
 }
 
 Result<HmacKey> HmacKey::derive(std::initializer_list<Bytes> parts) const {

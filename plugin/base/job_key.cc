@@ -34,14 +34,14 @@ Outcome check_file(int fd, const char* path) {
   }
   if (status.st_uid != geteuid() && status.st_uid != 0) {
     return fail(Status::kInvalidUsage,
-                "job key: the file %s (VERBENA_JOB_KEY_FILE) belongs to user %u, who may read and change it; "
-                "the file must belong to this user (%u) or to root",
+                "job key: the file %s (VERBENA_JOB_KEY_FILE) belongs to user %u. The file must belong to "
+                "this user (%u) or to root, because the owner can read and change the key",
                 path, static_cast<unsigned>(status.st_uid), static_cast<unsigned>(geteuid()));
   }
   if ((status.st_mode & kNotTheOwner) == 0) return {};
   return fail(Status::kInvalidUsage,
-              "job key: users other than the owner may use the file %s (VERBENA_JOB_KEY_FILE, mode %04o); "
-              "set its mode to 0600 or 0400",
+              "job key: users other than the owner may read or write the file %s (VERBENA_JOB_KEY_FILE, mode "
+              "%04o). Set the mode of the file to 0600 or 0400",
               path, static_cast<unsigned>(status.st_mode & 07777));
 }
 
@@ -66,7 +66,7 @@ Result<HmacKey> make_key(std::span<const uint8_t> content, const char* path) {
   if (!content.empty() && content.back() == '\n') content = content.first(content.size() - 1);
   if (content.size() >= kMinBytes && content.size() <= kMaxBytes) return HmacKey::create(content);
   return fail(Status::kInvalidUsage,
-              "job key: the key in the file %s (VERBENA_JOB_KEY_FILE) has too %s bytes; a key must have %zu "
+              "job key: the key in the file %s (VERBENA_JOB_KEY_FILE) has too %s bytes. A key must have %zu "
               "to %zu bytes, not counting a final newline",
               path, content.size() < kMinBytes ? "few" : "many", kMinBytes, kMaxBytes);
 }
@@ -89,7 +89,7 @@ Result<HmacKey> read_key(const char* path) {
 
 Error fail_without_key() {
   return fail(Status::kInvalidUsage,
-              "encryption: VERBENA_ENCRYPTION=1 needs a job key: set VERBENA_JOB_KEY_FILE to the path of the "
+              "encryption: VERBENA_ENCRYPTION=1 needs a job key. Set VERBENA_JOB_KEY_FILE to the path of the "
               "key file");
 }
 
@@ -110,9 +110,10 @@ Result<std::shared_ptr<const HmacKey>> job_key() {
   if (current_key() == nullptr && parameters().job_key_file.empty() && parameters().encryption)
     return fail_without_key();
   if (current_key() != nullptr || parameters().job_key_file.empty()) return current_key();
-  return fail(Status::kInvalidUsage,
-              "job key: the file %s (VERBENA_JOB_KEY_FILE) was not loaded; an earlier line says why",
-              parameters().job_key_file.c_str());
+  return fail(
+      Status::kInvalidUsage,
+      "job key: the file %s (VERBENA_JOB_KEY_FILE) was not loaded. An earlier line of the log says why",
+      parameters().job_key_file.c_str());
 }
 
 Outcome encrypt_if_asked(Socket& socket, ConnectionEnd end) {

@@ -51,7 +51,8 @@ int rank_reach(const InterfaceAddress& candidate, bool is_named) {
 
 Result<std::vector<InterfaceAddress>> list_interface_addresses() {
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return fail_errno(Status::kSystem, errno, "socket: cannot list the interfaces");
+  if (getifaddrs(&list) != 0)
+    return fail_errno(Status::kSystem, errno, "socket: cannot list the network interfaces of this host");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
   std::vector<InterfaceAddress> result;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {

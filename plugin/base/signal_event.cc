@@ -61,8 +61,8 @@ Outcome install_handler(int signal) {
     return fail_errno(Status::kSystem, errno, "signal %d: cannot read its handler", signal);
   if (!is_default(before)) {
     return fail(Status::kInvalidUsage,
-                "signal SIG%s: the application already %s this signal, so it triggers no state dump; set "
-                "VERBENA_DUMP_SIGNAL to another signal",
+                "signal SIG%s: the application already %s this signal, so the signal cannot trigger a state "
+                "dump. Set VERBENA_DUMP_SIGNAL to another signal",
                 sigabbrev_np(signal), before.sa_handler == SIG_IGN ? "ignores" : "handles");
   }
   if (sigaction(signal, &ours, nullptr) == 0) return {};
@@ -95,8 +95,10 @@ void release_signal() {
     now.sa_handler = SIG_DFL;
     sigaction(g_taken.signal, &now, nullptr);
   } else {
-    log_info("signal SIG%s: the application has replaced the plugin's handler, and its new handler is kept",
-             sigabbrev_np(g_taken.signal));
+    log_info(
+        "signal SIG%s: the application has replaced the plugin's handler. The plugin leaves the "
+        "application's handler in place",
+        sigabbrev_np(g_taken.signal));
   }
   EventLoop::instance().unwatch(g_event.load(std::memory_order_relaxed));
   g_taken = {};

@@ -101,24 +101,25 @@ void send_small_messages_at_once(int fd) {
 }
 
 constexpr char kCannotConnect[] =
-    "cannot connect (check that its process is alive and that firewalls let the port through)";
+    "cannot connect (check that the peer's process is alive and that firewalls let the port through)";
 
 Error fail_peer(const SocketAddress& peer, int error, const char* what) {
   return fail_errno(Status::kRemote, error, "socket: peer %s: %s", describe(peer).c_str(), what);
 }
 
 Error fail_peer_closed(const SocketAddress& peer, size_t offset_bytes, size_t length_bytes) {
-  return fail(Status::kRemote,
-              "socket: peer %s: the peer closed the connection (%zu of %zu bytes received); its log says why",
-              describe(peer).c_str(), offset_bytes, length_bytes);
+  return fail(
+      Status::kRemote,
+      "socket: peer %s: the peer closed the connection (%zu of %zu bytes received). The peer's log says why",
+      describe(peer).c_str(), offset_bytes, length_bytes);
 }
 
 constexpr char kNotEncrypted[] =
-    "it does not encrypt, or it is not a rank of this job; VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE must "
-    "be the same for every rank";
+    "the peer does not encrypt, or is not a rank of this job. VERBENA_ENCRYPTION and VERBENA_JOB_KEY_FILE "
+    "must be the same for every rank";
 constexpr char kNotGenuine[] =
-    "its data was not encrypted with this process's key: VERBENA_JOB_KEY_FILE differs, or the data was "
-    "changed in transit";
+    "the peer's data was not encrypted with this process's key. Either VERBENA_JOB_KEY_FILE differs, or the "
+    "data was changed in transit";
 
 }  // namespace
 
@@ -158,8 +159,8 @@ Result<Socket> Socket::start_connect(const SocketAddress& peer) {
   if (error.status == Status::kSystem)
     return fail_errno(error.status, error.errno_value, "socket: cannot create a socket");
   return fail(Status::kInvalidArgument,
-              "socket: cannot connect: the peer's handle contains no address; check that the handle arrived "
-              "completely, and that both hosts run the same build");
+              "socket: cannot connect, because the peer's handle contains no address. Check that the handle "
+              "arrived completely and that both hosts run the same build");
 }
 
 Result<Socket> Socket::try_connect(const SocketAddress& peer) {
@@ -343,9 +344,10 @@ Result<Listener> Listener::open() {
   }
   std::string names;
   for (const InterfaceAddress& candidate : *candidates) names += " " + candidate.name;
-  return fail(Status::kInvalidUsage,
-              "socket: no interface to listen on: %s matches none of the interfaces that are up:%s",
-              filter.empty() ? "the default" : ("VERBENA_SOCKET_IFNAME " + filter).c_str(), names.c_str());
+  return fail(
+      Status::kInvalidUsage,
+      "socket: there is no interface to listen on, because %s matches none of the interfaces that are up:%s",
+      filter.empty() ? "the default" : ("VERBENA_SOCKET_IFNAME " + filter).c_str(), names.c_str());
 }
 
 Result<Listener> Listener::open_at(const SocketAddress& address) {
@@ -353,7 +355,7 @@ Result<Listener> Listener::open_at(const SocketAddress& address) {
   if (listener) return listener;
   const Error error = listener.error();
   if (error.status == Status::kInvalidArgument)
-    return fail(error.status, "socket: cannot listen: no address");
+    return fail(error.status, "socket: cannot listen, because no address was given");
   return fail_errno(error.status, error.errno_value, "socket: cannot listen at %s",
                     describe(address).c_str());
 }
@@ -388,8 +390,10 @@ Result<std::optional<Socket>> Listener::accept() {
     const bool has_logged = std::exchange(logged_error_, error) == error;
     if (is_out_of_room_) {
       if (!has_logged)
-        log_warn("socket: cannot accept at %s now (errno %d) and will retry; try a higher `ulimit -n`",
-                 describe(address_).c_str(), error);
+        log_warn(
+            "socket: cannot accept a connection at %s now (errno %d) and will retry. If the error persists, "
+            "raise `ulimit -n`",
+            describe(address_).c_str(), error);
       return std::optional<Socket>();
     }
     if (has_logged) return Error{Status::kSystem, error};

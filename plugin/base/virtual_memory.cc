@@ -36,8 +36,9 @@ Error fail_host(const char* what, uint64_t length_bytes) {
 Result<const CudaApi*> find_mapping_cuda() {
   const CudaApi* cuda = find_cuda();
   if (cuda != nullptr && cuda->can_map()) return cuda;
-  return fail(Status::kCuda,
-              "memory: the CUDA driver has no virtual memory management; use CUDA 11.2 or newer");
+  return fail(
+      Status::kCuda,
+      "memory: the CUDA driver has no virtual memory management. Install a driver for CUDA 11.2 or newer");
 }
 
 // Returns the properties of pieces: pinned, shareable, and accessible by NICs (GPUDirect RDMA) if the GPU
@@ -152,11 +153,11 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
     if (length < 0) return fail_host("cannot import a peer's memory", length_bytes);
     if (!is_sealed(piece.file_.get()))
       return fail(Status::kRemote,
-                  "memory: a peer shared memory that it could still truncate; check that all ranks run the "
-                  "same build");
+                  "memory: the memory that a peer shared is not sealed, so the peer could still truncate the "
+                  "memory. Check that all ranks run the same build");
     if (static_cast<uint64_t>(length) >= length_bytes) return piece;
     return fail(Status::kRemote,
-                "memory: a peer shared %lld bytes of memory but announced %llu bytes; check that all ranks "
+                "memory: a peer shared %lld bytes of memory but announced %llu bytes. Check that all ranks "
                 "run the same build",
                 static_cast<long long>(length), static_cast<unsigned long long>(length_bytes));
   }
@@ -216,9 +217,9 @@ Result<FoundPiece> find_piece(const void* address) {
       cuda->cuMemGetAllocationPropertiesFromHandle(&properties, found.piece.handle_) != CUDA_SUCCESS ||
       (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
     return fail(Status::kInvalidUsage,
-                "memory: %p cannot be shared with other processes, because it was not allocated by "
-                "cuMemCreate with a POSIX file descriptor; ncclMemAlloc and expandable segments allocate "
-                "memory in this way, but cudaMalloc does not",
+                "memory: %p cannot be shared with other processes, because the memory was not allocated by "
+                "cuMemCreate with a POSIX file descriptor. Allocate the memory with ncclMemAlloc, or with "
+                "PyTorch's expandable segments; memory of cudaMalloc cannot be shared",
                 address);
   }
   const CUresult result = cuda->cuMemGetAddressRange_v2(&begin, &length_bytes, to_cuda(at));

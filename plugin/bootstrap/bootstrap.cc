@@ -21,7 +21,8 @@ struct Vote {
 base::Outcome check_place(uint32_t rank, uint32_t count_ranks) {
   if (count_ranks > 0 && count_ranks <= kMaxRanks && rank < count_ranks) return {};
   return base::fail(base::Status::kInvalidArgument,
-                    "bootstrap: rank %u of %u does not exist; ranks count from 0", rank, count_ranks);
+                    "bootstrap: rank %u of %u does not exist. The first rank has number 0", rank,
+                    count_ranks);
 }
 
 // Collective calls over the caller's all-gather.
@@ -55,9 +56,10 @@ base::Outcome CallerCarrier::all_gather(Operation, std::span<const std::byte> mi
   const int rc = mine.empty() ? function_(context_, &token, tokens.data(), 1)
                               : function_(context_, mine.data(), all.data(), mine.size());
   if (rc == 0) return {};
-  state_ = base::fail(base::Status::kRemote,
-                      "bootstrap: rank %u of %u: the caller's all-gather failed (result %d)", rank_,
-                      count_ranks_, rc);
+  state_ = base::fail(
+      base::Status::kRemote,
+      "bootstrap: rank %u of %u: the all-gather function that the caller passed failed (result %d)", rank_,
+      count_ranks_, rc);
   return state_;
 }
 
@@ -109,7 +111,7 @@ base::Result<Bootstrap> Bootstrap::from_all_gather(AllGatherFunction function, v
   if (auto checked = check_place(rank, count_ranks); !checked) return checked.error();
   if (function == nullptr) {
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: no all-gather function: the pointer is NULL");
+                      "bootstrap: the pointer to the all-gather function is NULL");
   }
   return Bootstrap(std::make_unique<CallerCarrier>(function, context, rank, count_ranks));
 }
@@ -123,7 +125,7 @@ base::Outcome Bootstrap::all_gather(std::span<const std::byte> mine, std::span<s
     return carrier_->all_gather(Operation::kAllGather, mine, all);
   return base::fail(
       base::Status::kInvalidArgument,
-      "bootstrap: all-gather: %zu bytes from each of %u ranks do not add up to the output's %zu bytes",
+      "bootstrap: all-gather: %zu bytes from each of %u ranks do not fill an output of exactly %zu bytes",
       mine.size(), count_ranks(), all.size());
 }
 

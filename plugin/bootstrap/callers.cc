@@ -87,7 +87,7 @@ void Callers::drop_oldest(const Judge& judge) {
   if (oldest == callers_.end()) return;
   serve(*oldest, judge);
   if (oldest->link.is_stranger())
-    oldest->link.close("it sent nothing, and too many connections were waiting");
+    oldest->link.close("the peer sent nothing, and too many connections were waiting");
   if (oldest->link.is_closed()) callers_.erase(oldest);
 }
 

@@ -54,7 +54,8 @@ base::Result<uint32_t> read_number(const VariableReader& read, const char* name,
   const std::string text = read(name);
   const auto number = parse_number(text, most);
   if (number) return *number;
-  return base::fail(kUsage, "bootstrap: environment: %s is %s, but must be a number from 0 to %u", name,
+  return base::fail(kUsage,
+                    "bootstrap: environment: the value of %s is %s, but must be a number from 0 to %u", name,
                     text.c_str(), most);
 }
 
@@ -77,8 +78,10 @@ base::Result<LaunchPlace> read_set(const VariableReader& read, const VariableSet
   place.rank = *rank;
   place.count_ranks = *count;
   if (*rank >= *count) {
-    return base::fail(kUsage, "bootstrap: environment: %s is %u, but it must be below %s, which is %u",
-                      set.rank, *rank, set.count, *count);
+    return base::fail(
+        kUsage,
+        "bootstrap: environment: the value of %s is %u, but must be less than the value of %s, which is %u",
+        set.rank, *rank, set.count, *count);
   }
   place.is_one_host =
       (set.local_count != nullptr && parse_number(read(set.local_count), kMaxRanks) == *count) ||
@@ -99,8 +102,10 @@ base::Outcome check_others(const VariableReader& read, const VariableSet& used, 
     if (parse_number(read(set.count), kMaxRanks) != place.count_ranks) continue;
     const auto rank = parse_number(read(set.rank), kMaxRanks);
     if (!rank || rank == place.rank) continue;
-    return base::fail(kUsage, "bootstrap: environment: %s=%u and %s=%u do not match a job of %u ranks",
-                      used.rank, place.rank, set.rank, *rank, place.count_ranks);
+    return base::fail(
+        kUsage,
+        "bootstrap: environment: %s=%u and %s=%u give this process two different ranks in a job of %u ranks",
+        used.rank, place.rank, set.rank, *rank, place.count_ranks);
   }
   return {};
 }
@@ -110,15 +115,16 @@ base::Outcome read_host(const VariableReader& read, LaunchPlace& place) {
   if (place.host.empty() && place.launcher == std::string("Slurm")) {
     place.host = first_host_of(read("SLURM_JOB_NODELIST"));
     if (place.host.empty()) {
-      return base::fail(
-          kUsage, "bootstrap: environment: neither MASTER_ADDR nor SLURM_JOB_NODELIST says where rank 0 is");
+      return base::fail(kUsage,
+                        "bootstrap: environment: the host of rank 0 is unknown, because neither MASTER_ADDR "
+                        "nor SLURM_JOB_NODELIST is set");
     }
   }
   if (!place.host.empty()) return {};
-  return base::fail(
-      kUsage,
-      "bootstrap: environment: %s gives the rank, but MASTER_ADDR is not set: set it to the host of rank 0",
-      place.launcher.c_str());
+  return base::fail(kUsage,
+                    "bootstrap: environment: %s gives the rank, but MASTER_ADDR is not set. Set MASTER_ADDR "
+                    "to the host of rank 0",
+                    place.launcher.c_str());
 }
 
 base::Outcome read_port(const VariableReader& read, int64_t configured_port, LaunchPlace& place) {
@@ -129,9 +135,9 @@ base::Outcome read_port(const VariableReader& read, int64_t configured_port, Lau
   const bool has_port = is_set(read, "MASTER_PORT");
   const char* source = has_port ? "MASTER_PORT" : "SLURM_JOB_ID";
   if (!has_port && (place.launcher != std::string("Slurm") || !is_set(read, source))) {
-    return base::fail(
-        kUsage,
-        "bootstrap: environment: MASTER_ADDR is set, but neither MASTER_PORT nor VERBENA_BOOTSTRAP_PORT is");
+    return base::fail(kUsage,
+                      "bootstrap: environment: MASTER_ADDR is set, but the port is unknown. Set MASTER_PORT "
+                      "or VERBENA_BOOTSTRAP_PORT");
   }
   const auto base = read_number(read, source, has_port ? 65535 : ~uint32_t{0});
   if (!base) return base.error();
@@ -167,9 +173,9 @@ base::Result<LaunchPlace> read_launch_place(const VariableReader& read, int64_t 
     return place;
   }
   return base::fail(kUsage,
-                    "bootstrap: environment: no launcher's variables found: neither RANK and WORLD_SIZE, nor "
-                    "OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID with its size; start the ranks by "
-                    "torchrun, mpirun or srun");
+                    "bootstrap: environment: no launcher has set this process's rank (RANK, "
+                    "OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID) and the number of ranks (WORLD_SIZE or "
+                    "the launcher's own variable). Start the ranks with torchrun, mpirun or srun");
 }
 
 namespace {
@@ -257,11 +263,11 @@ base::Result<Meetings> choose_meetings(const LaunchPlace& place,
   if (!may_leave_host) {
     return base::fail(
         base::Status::kInvalidUsage,
-        "bootstrap: environment: rank %u of %u: refusing to rendezvous at %s without a job key: any process "
+        "bootstrap: environment: rank %u of %u: refusing to rendezvous at %s without a job key. Any process "
         "that can reach this port could join as a rank, access the ranks' memory, and run code in ranks that "
-        "use Python; set VERBENA_JOB_KEY_FILE to the path of a file with a secret, the same for every rank; "
-        "or, if all ranks are on this host, set MASTER_ADDR=127.0.0.1; or set VERBENA_INSECURE=1 on a "
-        "network that nobody else can reach",
+        "use Python. Do one of the following: set VERBENA_JOB_KEY_FILE, on every rank, to the path of a file "
+        "with the same secret; set MASTER_ADDR=127.0.0.1 if all ranks are on this host; or set "
+        "VERBENA_INSECURE=1 on a network that nobody else can reach",
         place.rank, place.count_ranks, base::describe(first).c_str());
   }
   const base::SocketAddress at = choose_listening(place, addresses);
@@ -275,10 +281,10 @@ void warn_without_key(const base::SocketAddress& at) {
   const auto key = base::job_key();
   if (!key || *key != nullptr || is_said.exchange(true)) return;
   base::log_warn(
-      "bootstrap: environment: rank 0 listens at %s without a job key: any process that can reach this port "
-      "can join as a rank, read and change what the ranks send to each other, and run code in ranks that "
-      "exchange Python objects; set VERBENA_JOB_KEY_FILE to the path of a file with a secret, the same for "
-      "every rank",
+      "bootstrap: environment: rank 0 listens at %s without a job key. Any process that can reach this port "
+      "can join as a rank, read and change the data that the ranks send to each other, and run code in ranks "
+      "that exchange Python objects. To prevent this, set VERBENA_JOB_KEY_FILE, on every rank, to the path "
+      "of a file with the same secret",
       base::describe(at).c_str());
 }
 
@@ -307,8 +313,8 @@ base::Result<Bootstrap> join_at(const LaunchPlace& place, const BootstrapOptions
     auto opened = Rendezvous::open({meetings->listens, meeting.nonce, {}}, patient.timeout_ms);
     if (!opened) {
       return base::fail(opened.error().status,
-                        "bootstrap: environment: rank 0 cannot listen at port %u: set VERBENA_BOOTSTRAP_PORT "
-                        "to another port, the same for every rank",
+                        "bootstrap: environment: rank 0 cannot listen at port %u. Set VERBENA_BOOTSTRAP_PORT "
+                        "to another port on every rank",
                         unsigned{place.port});
     }
     rendezvous = std::move(*opened);

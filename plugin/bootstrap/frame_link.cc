@@ -47,10 +47,10 @@ base::Result<Proof> Proof::create(const Nonce& id_secret) {
     proof.encrypts_ = base::parameters().encryption;
   } else if (id_secret != Nonce{}) {
     if (!base::has_crypto()) {
-      return base::fail(base::Status::kSystem,
-                        "bootstrap: cannot prove knowledge of the secret in the unique id or queue handle: "
-                        "the process that created the id or handle has OpenSSL's libcrypto (3 or 1.1), but "
-                        "this process does not; install libcrypto");
+      return base::fail(
+          base::Status::kSystem,
+          "bootstrap: the unique id or queue handle contains a secret, but this process cannot prove that it "
+          "knows the secret, because OpenSSL's libcrypto (3 or 1.1) was not found. Install libcrypto");
     }
     auto key = base::HmacKey::create(id_secret);
     if (!key) return key.error();
@@ -117,25 +117,25 @@ const char* describe(Refusal refusal) {
     case Refusal::kNone:
       return "not refused";
     case Refusal::kOtherVersion:
-      return "it uses a different version: every rank needs the same release of this library";
+      return "the peer uses a different version. Every rank needs the same release of this library";
     case Refusal::kOtherJob:
-      return "it belongs to another job";
+      return "the peer belongs to another job";
     case Refusal::kKeyMissing:
-      return "it has a job key but this rank has none: VERBENA_JOB_KEY_FILE must name the same key for every "
-             "rank";
+      return "the peer has a job key but this rank has none. VERBENA_JOB_KEY_FILE must name the same key for "
+             "every rank";
     case Refusal::kKeyUnknown:
-      return "it has no job key but this rank has one: VERBENA_JOB_KEY_FILE must name the same key for every "
-             "rank";
+      return "the peer has no job key but this rank has one. VERBENA_JOB_KEY_FILE must name the same key for "
+             "every rank";
     case Refusal::kKeyWrong:
-      return "it has a different job key: VERBENA_JOB_KEY_FILE must name the same key for every rank";
+      return "the peer has a different job key. VERBENA_JOB_KEY_FILE must name the same key for every rank";
     case Refusal::kOtherCount:
-      return "it expects a different number of ranks";
+      return "the peer expects a different number of ranks";
     case Refusal::kRankTaken:
       return "another process has already joined as this rank";
     case Refusal::kUnexpected:
       break;
   }
-  return "it does not expect this rank";
+  return "the peer does not expect this rank";
 }
 
 const char* describe_caller(Refusal refusal) {
@@ -338,21 +338,23 @@ bool FrameLink::receive_frame() {
   // Received bytes that are not authenticated are dropped.
   const uint64_t most_bytes = step_ == Step::kStanding ? kMaxFrameBytes : 0;
   if (header.length_bytes > most_bytes || inbox_.size() >= kMaxArrivals) {
-    close("it sent an unexpected message");
+    close("the peer sent an unexpected message");
     return false;
   }
   const size_t record_bytes = sizeof(header) + header.length_bytes;
   if (!fill(record_bytes + auth_.mac_bytes())) return false;
   const base::Bytes whole(in_.data(), in_bytes_);
   if (!auth_.verify(whole.first(record_bytes), whole.subspan(record_bytes))) {
-    close("its frame has a wrong MAC: the data was changed in transit, or VERBENA_JOB_KEY_FILE differs");
+    close(
+        "a frame of the peer has a wrong MAC. Either the data was changed in transit, or "
+        "VERBENA_JOB_KEY_FILE differs");
     return false;
   }
   in_.resize(record_bytes);
   in_bytes_ = 0;
   if (step_ == Step::kAwaitingReady) {
     if (header.kind != FrameKind::kReady) {
-      close("it sent an unexpected message");
+      close("the peer sent an unexpected message");
       return false;
     }
     in_.clear();

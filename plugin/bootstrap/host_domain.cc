@@ -158,8 +158,9 @@ base::Result<UnixPost> UnixPost::open() {
   const UnixAddress address(post.address_);
   if (!post.socket_ || bind(post.fd(), address.get(), address.length_bytes) != 0 ||
       listen(post.fd(), kBacklogMessages) != 0) {
-    return base::fail_errno(base::Status::kSystem, errno,
-                            "bootstrap: cannot create the Unix socket that receives descriptors");
+    return base::fail_errno(
+        base::Status::kSystem, errno,
+        "bootstrap: cannot create the Unix socket on which this rank receives file descriptors");
   }
   return post;
 }
@@ -167,8 +168,9 @@ base::Result<UnixPost> UnixPost::open() {
 UnixPost::Verdict UnixPost::drop_stranger() {
   if (!has_warned_) {
     base::log_warn(
-        "bootstrap: ignored a connection to the socket for descriptors, because it came from a process that "
-        "is not a rank of this job; further such connections are ignored without a log line");
+        "bootstrap: a process that is not a rank of this job connected to the socket on which this rank "
+        "receives file descriptors. The connection was ignored. Further such connections are ignored without "
+        "a log line");
   }
   has_warned_ = true;
   return Verdict::kStranger;
@@ -213,8 +215,8 @@ base::Result<UnixPost::Verdict> UnixPost::receive(Arrival& arrival) {
       return drop_stranger();
     if (packet.has_descriptor != 0 && !descriptor) {
       return base::fail(base::Status::kSystem,
-                        "bootstrap: the descriptor of rank %u was lost: this process probably has too many "
-                        "open files; raise `ulimit -n`",
+                        "bootstrap: the file descriptor that rank %u sent was lost, probably because this "
+                        "process has too many open files. Raise `ulimit -n`",
                         packet.rank);
     }
     arrival.rank = packet.rank;
@@ -242,8 +244,8 @@ base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int desc
   }
   if (!is_of_our_user(socket.get())) {
     return base::fail(base::Status::kRemote,
-                      "bootstrap: another rank's socket for descriptors belongs to a different user; run all "
-                      "ranks as the same user");
+                      "bootstrap: another rank of this host belongs to a different user, so file descriptors "
+                      "cannot be sent to that rank. Run all ranks as the same user");
   }
   Packet packet;
   packet.rank = from;
@@ -264,7 +266,8 @@ base::Result<bool> UnixPost::send(const PostAddress& to, uint32_t from, int desc
     std::memcpy(CMSG_DATA(head), &descriptor, sizeof(descriptor));
   }
   if (sendmsg(socket.get(), &message, MSG_NOSIGNAL) == sizeof(packet)) return true;
-  return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot send descriptor %d", descriptor);
+  return base::fail_errno(base::Status::kSystem, errno, "bootstrap: cannot send file descriptor %d",
+                          descriptor);
 }
 
 namespace {
@@ -318,18 +321,19 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
     if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
     if (auto received = receive_all(post); !received && first_failure_.is_ok()) first_failure_ = received;
     if (first_failure_.has_failed() && has_sent_all()) {
-      text = "it failed to pass descriptors";
+      text = "it failed to pass file descriptors";
       return first_failure_;
     }
     if (is_done()) return {};
     if (auto all_there = bootstrap_.check_ranks(); !all_there) return all_there;
     if (base::is_interrupted()) {
-      text = "passing descriptors: interrupted by a signal";
+      text = "passing file descriptors was interrupted by a signal";
       return base::fail_errno(base::Status::kSystem, EINTR, "bootstrap: rank %u of %u: %s", bootstrap_.rank(),
                               bootstrap_.count_ranks(), text.c_str());
     }
     if (deadline_.has_passed()) {
-      text = "passing descriptors: waited for " + describe_missing();
+      text = "timed out while passing file descriptors to the ranks of this host; waited for " +
+             describe_missing();
       return base::fail(base::Status::kTimeout, "bootstrap: rank %u of %u: %s", bootstrap_.rank(),
                         bootstrap_.count_ranks(), text.c_str());
     }
@@ -391,8 +395,8 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   base::Outcome state;
   if (own.size() != domain.ranks().size()) {
     state = base::fail(base::Status::kInvalidArgument,
-                       "bootstrap: %zu descriptors were passed for the %zu ranks of this host", own.size(),
-                       domain.ranks().size());
+                       "bootstrap: %zu file descriptors were passed, but there are %zu ranks on this host",
+                       own.size(), domain.ranks().size());
   }
   auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());
   if (!post) state = post.error();

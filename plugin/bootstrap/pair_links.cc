@@ -34,10 +34,10 @@ struct PartHeader {
 base::Result<std::unique_ptr<PairLinks>> PairLinks::open(uint32_t rank, uint32_t count_ranks,
                                                          const base::SocketAddress& address) {
   if (rank >= count_ranks || count_ranks > kMaxRanks) {
-    return base::fail(
-        base::Status::kInvalidArgument,
-        "bootstrap: pairs: invalid rank %u of %u: ranks count from 0, and there can be at most %u", rank,
-        count_ranks, kMaxRanks);
+    return base::fail(base::Status::kInvalidArgument,
+                      "bootstrap: pairs: invalid rank %u of %u. The first rank has number 0, and there can "
+                      "be at most %u ranks",
+                      rank, count_ranks, kMaxRanks);
   }
   PairAddress own{.magic = kPairMagic, .version = kVersion, .rank = rank};
   if (auto drawn = base::draw_random(own.nonce, "bootstrap"); !drawn) return drawn.error();
@@ -67,9 +67,10 @@ base::Outcome PairLinks::learn(std::span<const PairAddress> all) {
   }
   for (uint32_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].magic != kPairMagic || all[rank].version != kVersion || all[rank].rank != rank) {
-      return base::fail(base::Status::kRemote,
-                        "bootstrap: pairs: rank %u published another rank's address, or runs another release",
-                        rank);
+      return base::fail(
+          base::Status::kRemote,
+          "bootstrap: pairs: rank %u published the address of another rank, or runs a different release",
+          rank);
     }
     peers_[rank].address = all[rank];
   }
@@ -165,7 +166,8 @@ base::Outcome PairLinks::wait(uint32_t rank, const char* what, int64_t timeout_m
       advance();
       if (is_done()) return {};
       if (has_left())
-        return fail(base::Status::kRemote, "it has closed its connection (" + peers_[rank].problem() + ")");
+        return fail(base::Status::kRemote,
+                    "that rank has closed its connection (" + peers_[rank].problem() + ")");
       callers_.add_poll_entries(polled);
       for (const Peer& one : peers_) {
         if (one.out != nullptr) polled.push_back(one.out->poll_entry());
@@ -204,14 +206,14 @@ void PairLinks::take_arrivals(Peer& peer) {
     const base::Bytes payload = payload_of(record);
     PartHeader header;
     if (header_of(record).kind != FrameKind::kPairPart || payload.size() < sizeof(header)) {
-      link.close("it sent a frame that is not part of a message");
+      link.close("the peer sent a frame that is not part of a message");
       break;
     }
     std::memcpy(&header, payload.data(), sizeof(header));
     const base::Bytes part = payload.subspan(sizeof(header));
     if (part.size() >
         header.message_bytes - std::min<uint64_t>(header.message_bytes, peer.incomplete.size())) {
-      link.close("it sent more bytes than the message's length");
+      link.close("the peer sent more bytes than the length that it announced");
       break;
     }
     if (peer.incomplete.empty()) peer.incomplete.reserve(std::min(header.message_bytes, kMaxReservedBytes));

@@ -61,14 +61,15 @@ base::Result<Meeting> parse(const UniqueId& id) {
   Content content;
   std::memcpy(&content, id.bytes, sizeof(content));
   if (content.magic != kIdMagic) {
-    return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: these 128 bytes are not a unique id; give every rank all 128 bytes that "
-                      "one rank got from verbena_get_unique_id");
+    return base::fail(
+        base::Status::kInvalidArgument,
+        "bootstrap: the 128 bytes that this rank passed are not a unique id. Call verbena_get_unique_id on "
+        "one rank, and pass all 128 bytes of the result to every rank");
   }
   if (content.version != kVersion) {
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: the unique id has version %u instead of %u; every rank needs the same "
-                      "release of this library",
+                      "bootstrap: the unique id has version %u, but this rank needs version %u. Every rank "
+                      "needs the same release of this library",
                       content.version, kVersion);
   }
   return content.meeting;
@@ -81,8 +82,8 @@ base::Result<UniqueId> make_unique_id() {
     if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
   } else {
     base::log_warn(
-        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found: anybody "
-        "who observes the ranks' traffic can join as a rank; install libcrypto");
+        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found. Anybody "
+        "who can read the ranks' traffic can join as a rank. To prevent this, install libcrypto");
   }
   auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
   if (!rendezvous) return rendezvous.error();
@@ -189,7 +190,7 @@ void Rendezvous::serve(Guest& guest) {
     const FrameKind kind = header_of(record).kind;
     if (kind == FrameKind::kRegistration && !guest.registration) {
       if (payload_of(record).size() != sizeof(Registration))
-        return guest.link.close("its registration has a wrong length");
+        return guest.link.close("the peer's registration has a wrong length");
       std::memcpy(&guest.registration.emplace(), payload_of(record).data(), sizeof(Registration));
       take_registration(guest);
     } else if (kind == FrameKind::kOverdue && guest.registration) {
@@ -221,9 +222,9 @@ void Rendezvous::take_registration(Guest& guest) {
   }
   if (hello.count_ranks != count_ranks_ || addresses_[hello.rank] ||
       (hello.rank != 0 && guest.registration->parent >= hello.rank)) {
+    // Of two peers with the same rank, the first counts.
     return guest.link.close(
-        "its rank has already registered, or its number of ranks differs");  // of two with the same rank
-                                                                             // the first one counts
+        "the peer's rank has already registered, or the peer expects a different number of ranks");
   }
   addresses_[hello.rank] = guest.registration->address;
   ++came_;
@@ -268,7 +269,7 @@ std::string Rendezvous::describe_missing() const {
 void Rendezvous::tell_failure() {
   if (count_ranks_ == 0) {
     base::log_warn(
-        "bootstrap: rendezvous at %s: no rank connected; check that the ranks have started and can reach "
+        "bootstrap: rendezvous at %s: no rank connected. Check that the ranks have started and can reach "
         "this address",
         base::describe(callers_.address()).c_str());
     return;
@@ -378,7 +379,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::read(const Record& reco
   }
   base::SocketAddress parent;
   if (kind != FrameKind::kParent || payload_of(record).size() != sizeof(parent)) {
-    return fail(base::Status::kRemote, "it sent an unexpected message");
+    return fail(base::Status::kRemote, "the peer sent an unexpected message");
   }
   std::memcpy(&parent, payload_of(record).data(), sizeof(parent));
   return std::optional(parent);

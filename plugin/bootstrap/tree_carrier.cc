@@ -302,7 +302,7 @@ base::Outcome TreeCarrier::handle_contribution(Call& call, const TreeLinks::Arri
       header.length_bytes != call.length_bytes()) {
     return fail_all(
         {{base::Status::kInvalidUsage, 0},
-         "the ranks are out of step: rank " + std::to_string(header.rank) + " is in " +
+         "the ranks make different calls: rank " + std::to_string(header.rank) + " is in " +
              describe_call(header.operation, header.sequence) + " with " +
              std::to_string(header.length_bytes) + " bytes, rank " + std::to_string(rank_) + " in " +
              describe_call(call.operation(), sequence_) + " with " + std::to_string(call.length_bytes())},

@@ -37,8 +37,8 @@ inline std::atomic<bool> is_inherited{false};
   static std::atomic<bool> has_logged{false};
   if (!has_logged.exchange(true)) {
     base::log_warn(
-        "%s: called in a forked child, but the connections belong to its parent; fork before NCCL is "
-        "initialised, or call exec after fork",
+        "%s: this process is a forked child, but the connections belong to its parent process. Fork before "
+        "NCCL is initialised, or call exec after fork",
         entry);
   }
   return abi::kInvalidUsage;

@@ -181,7 +181,7 @@ Outcome register_dmabuf(void* comm, void* data, size_t length_bytes, int type, u
                         void** mhandle) {
   if (fd < 0 || length_bytes == 0) {
     return base::fail(base::Status::kInvalidArgument,
-                      "regMrDmaBuf: the descriptor or the size is invalid (fd %d, size %zu bytes)", fd,
+                      "regMrDmaBuf: the file descriptor or the size is invalid (fd %d, size %zu bytes)", fd,
                       length_bytes);
   }
   return add_registration(*static_cast<Communicator*>(comm), data, length_bytes, type, offset_bytes, fd,
@@ -195,7 +195,7 @@ Outcome deregister_memory(void* comm, void* mhandle) {
   lock.unlock();  // registering may take long
   if (gone.empty())
     return base::fail(base::Status::kInvalidArgument,
-                      "deregMr: mhandle %p is not a registration of this communicator", mhandle);
+                      "deregMr: mhandle %p is not a memory registration of this communicator", mhandle);
   c.end().release(gone.key());
   return {};
 }

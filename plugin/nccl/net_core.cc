@@ -102,8 +102,8 @@ Outcome make_virtual_device(int* device, const abi::ncclNetVDeviceProps_v12_t& m
   // NCCL 2.24 to 2.26 asks for a virtual device of each device alone as well, and does not start without.
   if (list.size() > 1 && !may_merge(list)) {
     base::log_info(
-        "makeVDevice: devices are not joined, because VERBENA_MERGE_NICS is %lld; if NCCL then fails, as "
-        "2.25 does, set NCCL_NET_MERGE_LEVEL=LOC",
+        "makeVDevice: the plugin does not join devices, because VERBENA_MERGE_NICS is %lld. If NCCL fails "
+        "after this line, as NCCL 2.25 does, set NCCL_NET_MERGE_LEVEL=LOC",
         static_cast<long long>(base::parameters().merge_nics));
     return base::Error{base::Status::kInvalidUsage};
   }

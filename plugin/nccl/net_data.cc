@@ -22,14 +22,14 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
                                                   const transport::Registration& memory) {
   if (length_bytes > abi::kMaxReportedBytes) {
     return base::fail(base::Status::kInvalidArgument,
-                      "%s: a message of %zu bytes is too long: the maximum is %zu bytes, because test() "
+                      "%s: a message of %zu bytes is too long. The maximum is %zu bytes, because test() "
                       "reports lengths as int",
                       who, length_bytes, abi::kMaxReportedBytes);
   }
-  return base::fail(
-      base::Status::kInvalidArgument,
-      "%s: the message lies outside its registration (data %p, size %zu bytes; registered %p, %zu bytes)",
-      who, data, length_bytes, memory.address, memory.length_bytes);
+  return base::fail(base::Status::kInvalidArgument,
+                    "%s: the message is not inside the registered memory (data %p, size %zu bytes; "
+                    "registered %p, %zu bytes)",
+                    who, data, length_bytes, memory.address, memory.length_bytes);
 }
 
 [[gnu::cold, gnu::noinline]] Outcome refuse_kind(const char* who, const char* kind) {
@@ -43,7 +43,8 @@ bool can_carry(const transport::Registration& memory, const void* data, size_t l
   const int most = static_cast<int>(comm.receiver->max_buffers());
   if (count < 1 || count > most) {
     return base::fail(base::Status::kInvalidUsage,
-                      "irecv: a request has 1 to %d buffers (n is %d, maxRecvs is %d)", most, count, most);
+                      "irecv: a request must have 1 to %d buffers (n is %d, maxRecvs is %d)", most, count,
+                      most);
   }
   std::array<transport::ReceiveBuffer, kMaxReceives> buffers;
   for (int i = 0; i < count; ++i) {
@@ -119,7 +120,7 @@ Outcome iflush(void* receive_comm, int count, void** data, const int* lengths_by
   *request = nullptr;
   if (comm.receiver == nullptr) return refuse_kind("iflush", "receiving");
   if (count < 1 || count > kMaxReceives) {
-    return base::fail(base::Status::kInvalidUsage, "iflush: a request has 1 to %d buffers (n is %d)",
+    return base::fail(base::Status::kInvalidUsage, "iflush: a request must have 1 to %d buffers (n is %d)",
                       kMaxReceives, count);
   }
   // All buffers are in memory of the one GPU for which this communicator receives. So a read that flushes a

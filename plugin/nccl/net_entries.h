@@ -83,9 +83,10 @@ template <typename Members>
 Result make_vdevice(int* device, Members* members) noexcept {
   return guard("makeVDevice", {{"d", device}, {"props", members}}, [&]() -> Outcome {
     if (members->ndevs < 1 || members->ndevs > Members::kCapacity) {
-      return base::fail(base::Status::kInvalidArgument,
-                        "makeVDevice: invalid argument: 1 to %d devices can be joined, but ndevs is %d",
-                        Members::kCapacity, members->ndevs);
+      return base::fail(
+          base::Status::kInvalidArgument,
+          "makeVDevice: invalid argument: a virtual device can have 1 to %d devices, but ndevs is %d",
+          Members::kCapacity, members->ndevs);
     }
     return make_virtual_device(device, convert_members<abi::ncclNetVDeviceProps_v12_t>(*members));
   });

@@ -447,8 +447,8 @@ Outcome RmaCommunicator::put(RmaContext& context, uint32_t index, uint32_t peer,
   if (bytes.bytes != 0) {
     if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
       give_back(request);
-      return base::fail(base::Status::kInvalidArgument,
-                        "rma: a put of %llu bytes has a memory handle that is NULL", wide(bytes.bytes));
+      return base::fail(base::Status::kInvalidArgument, "rma: a memory handle of a put of %llu bytes is NULL",
+                        wide(bytes.bytes));
     }
     request->has_transfer = true;
     request->transfer.local_region = bytes.local->id;
@@ -485,8 +485,8 @@ Outcome RmaCommunicator::get(RmaContext& context, uint32_t index, uint32_t peer,
   }
   if (bytes.local == nullptr || bytes.remote == nullptr) [[unlikely]] {
     give_back(request);
-    return base::fail(base::Status::kInvalidArgument,
-                      "rma: a get of %llu bytes has a memory handle that is NULL", wide(bytes.bytes));
+    return base::fail(base::Status::kInvalidArgument, "rma: a memory handle of a get of %llu bytes is NULL",
+                      wide(bytes.bytes));
   }
   request->is_get = request->has_transfer = true;
   request->transfer = {
@@ -514,13 +514,14 @@ void RmaCommunicator::tell_loss(uint32_t peer, uint64_t lost) {
   has_error_.store(true, std::memory_order_relaxed);
   if (!is_lost_[peer]) {
     base::log_warn(
-        "rma: rank %u of %u on %s: rank %u failed with %llu operations of one lane outstanding: %s; kernels "
-        "and streams that wait for these operations will not continue",
+        "rma: rank %u of %u on %s: the connection to rank %u failed while %llu operations of one lane were "
+        "outstanding: %s. Kernels and streams that wait for these operations will not continue",
         rank_, count_ranks_, device_.c_str(), peer, wide(lost), endpoint_->error(peer).c_str());
   } else if (lost != 0) {
     base::log_warn(
-        "rma: rank %u of %u on %s: rank %u failed, and %llu more operations to the failed rank failed", rank_,
-        count_ranks_, device_.c_str(), peer, wide(lost));
+        "rma: rank %u of %u on %s: the connection to rank %u has failed, and %llu more operations to that "
+        "rank failed",
+        rank_, count_ranks_, device_.c_str(), peer, wide(lost));
   }
   is_lost_[peer] = true;
 }

@@ -84,7 +84,7 @@ Outcome connect_rma(void* const* handles, int count_ranks, int rank, void* liste
     const auto parsed = bootstrap::parse(ids[peer]);
     if (!parsed) {
       return base::fail(base::Status::kRemote,
-                        "connect: the handle of rank %zu of %d was not created by this plugin: for NCCL's "
+                        "connect: the handle of rank %zu of %d was not created by this plugin. For NCCL's "
                         "device API, every rank needs the same release of the plugin (NCCL_RMA_PLUGIN, "
                         "NCCL_GIN_PLUGIN, NCCL_NET_PLUGIN)",
                         peer, count_ranks);

@@ -47,8 +47,8 @@ inline Result get_coll_info(void* context, int function, size_t bytes, int, floa
                  if (static_cast<tuner::Tuner*>(context)->adjust(function, bytes, table, channels)) return {};
                  return base::fail(
                      base::Status::kInvalidUsage,
-                     "tuner: NCCL_ALGO and NCCL_PROTO allow only algorithms that UNPACK does not support: "
-                     "change these variables, or set VERBENA_UNPACK=0 (collective %d)",
+                     "tuner: NCCL_ALGO and NCCL_PROTO allow only algorithms that UNPACK does not support. "
+                     "Change these variables, or set VERBENA_UNPACK=0 (collective %d)",
                      function);
                });
 }

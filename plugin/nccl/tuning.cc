@@ -51,7 +51,7 @@ void set_peer_channels(const std::optional<int64_t>& value, int abi_version, con
   if (abi_version < kFirstTableWithAttributes) return set_nccl_default(kName, value, path);
   if (!value || !base::set_environment_default(kName, std::to_string(*value).c_str())) return;
   base::log_info(
-      "tuning file: cannot set %s=%lld, because NCCL has already read the variable: export the variable "
+      "tuning file: cannot set %s=%lld, because NCCL has already read the variable. Export the variable "
       "before the job starts (%s)",
       kName, static_cast<long long>(*value), path.c_str());
 }
@@ -87,7 +87,7 @@ void load_tuning(const transport::NicRegistry& nics, int abi_version) {
   if (path.empty()) return;
   tuner::ParsedCalibration read = tuner::read_calibration_file(path);
   if (!read.calibration) {
-    base::log_warn("tuning file: %s: not used: %s", path.c_str(), read.problem.c_str());
+    base::log_warn("tuning file: the file %s is not used: %s", path.c_str(), read.problem.c_str());
     return;
   }
   const tuner::TransportEntries& transport = read.calibration->transport;

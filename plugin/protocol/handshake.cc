@@ -40,9 +40,9 @@ const char* describe(HandshakeError error) {
     case HandshakeError::kNone:
       return "no error";
     case HandshakeError::kForeign:
-      return "not a Verbena peer (wrong magic)";
+      return "the other process is not a Verbena peer (wrong magic number)";
     case HandshakeError::kVersion:
-      return "the peer speaks a different protocol version; use one Verbena release everywhere";
+      return "the peer speaks a different protocol version. Use the same Verbena release on all hosts";
     case HandshakeError::kMalformed:
       return "truncated or damaged message";
     case HandshakeError::kNonce:

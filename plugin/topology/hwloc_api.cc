@@ -15,7 +15,7 @@ constexpr char kLibrary[] = "libhwloc.so.15";
 std::optional<HwlocApi> load_hwloc() {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    base::log_info("topology: distances between devices are unknown: no %s", kLibrary);
+    base::log_info("topology: the distances between devices are unknown, because %s was not found", kLibrary);
     return std::nullopt;
   }
   HwlocApi api;
@@ -26,7 +26,8 @@ std::optional<HwlocApi> load_hwloc() {
   VERBENA_HWLOC_FUNCTIONS(VERBENA_LOAD)
 #undef VERBENA_LOAD
   if (missing == nullptr) return api;
-  base::log_info("topology: distances between devices are unknown: %s has no %s", kLibrary, missing);
+  base::log_info("topology: the distances between devices are unknown, because %s has no function %s",
+                 kLibrary, missing);
   return std::nullopt;
 }
 

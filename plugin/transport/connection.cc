@@ -35,7 +35,7 @@ Connection::Connection(observe::Direction direction, Link link, std::unique_ptr<
 base::Outcome Connection::open() {
   for (uint32_t q = 0; q < link_.queue_pairs(); ++q) {
     const bool is_left = (link_.joined_pairs() >> q & 1) == 0;
-    if (is_left) give_up(q, "was not connected when the connection started");
+    if (is_left) give_up(q, "the queue pair was not connected when the connection started");
   }
   is_registered_ = true;
   Registry::instance().add(this);
@@ -88,7 +88,7 @@ std::string Connection::describe_fault(Failure fault, uint32_t number, uint32_t 
                    static_cast<long long>(base::parameters().failover_timeout_ms));
       break;
     case Failure::kPeerGone:
-      message((": " + failed_.describe() + "; and the peer is gone").c_str());
+      message((": " + failed_.describe() + "; and the peer's process has exited").c_str());
       break;
     case Failure::kDeviceLoss:
       message((": the peer's device lost data that it had acknowledged (" + failed_.cause(queue_pair) + ")")
@@ -134,9 +134,10 @@ std::string Connection::describe_fault(Failure fault, uint32_t number, uint32_t 
 }
 
 bool Connection::fail_completion_queue() {
-  static_cast<void>(stick(base::fail(
-      base::Status::kSystem, "%s: completion queue failed: it overran or its device is gone; see dmesg",
-      describe_briefly().c_str())));
+  static_cast<void>(
+      stick(base::fail(base::Status::kSystem,
+                       "%s: completion queue failed: the queue overran, or the device is gone. See dmesg",
+                       describe_briefly().c_str())));
   return false;
 }
 
@@ -171,8 +172,8 @@ void Connection::give_up_dying_pairs(int64_t waited_ns) {
 void Connection::give_up_silent_pair(uint32_t queue_pair) {
   if (!link_.is_healthy(queue_pair)) return give_up(queue_pair, "the port is down");
   give_up(queue_pair, direction_ == observe::Direction::kSend
-                          ? "its device reports no completions of its requests"
-                          : "its device reports no completions of grants and credits");
+                          ? "the device reports no completions of the queue pair's requests"
+                          : "the device reports no completions of grants and credits");
 }
 
 void Connection::note_lost(uint32_t queue_pair) {
@@ -223,8 +224,8 @@ bool Connection::dump_state(StateDump& dump) {
 
 StateDump Connection::dump_nothing() const {
   return {describe_briefly() +
-          ": no state, because the connection's thread does not call the plugin, and the system does not let "
-          "another thread read the state\n"};
+          ": the state is unknown. The connection's thread does not call the plugin, and the system does not "
+          "let another thread read the state\n"};
 }
 
 std::string Connection::describe_briefly() const {

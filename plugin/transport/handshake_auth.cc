@@ -114,7 +114,7 @@ std::string describe_key_refusal(protocol::Refusal refusal, bool is_ours) {
   if (refusal == protocol::Refusal::kKeyUnknown)
     problem = is_ours ? "has a job key but this rank has none" : "has no job key but this rank has one";
   return std::string(subject) + " " + problem +
-         ": VERBENA_JOB_KEY_FILE must name the same key for every rank";
+         ". VERBENA_JOB_KEY_FILE must name the same key for every rank";
 }
 
 }  // namespace verbena::transport

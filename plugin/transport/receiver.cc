@@ -21,7 +21,8 @@ using protocol::Failure;
 
 namespace {
 
-constexpr char kCannotGrant[] = "cannot post a grant or credits; an earlier line has the device's error";
+constexpr char kCannotGrant[] =
+    "cannot post a grant or credits; an earlier line of the log gives the device's error";
 
 protocol::ReceiveOptions choose_options(const ReceiverParts& parts) {
   protocol::ReceiveOptions options;
@@ -163,12 +164,13 @@ base::Outcome Receiver::flush(const void* data, const Registration* memory, Requ
   *request = nullptr;
   if (!parts_.flushes || !memory->is_gpu_memory) return {};
   if (!parts_.loopback) {
-    return base::fail(base::Status::kInternal, "%s: flush: the device does not support GPU memory",
+    return base::fail(base::Status::kInternal,
+                      "%s: cannot flush GPU memory, because the device does not support GPU memory",
                       describe_briefly().c_str());
   }
   FlushRequest* flush = Core::flush(data, memory);
   if (flush == nullptr) {
-    return base::fail(base::Status::kInternal, "%s: too many outstanding flushes: %zu",
+    return base::fail(base::Status::kInternal, "%s: too many flushes are outstanding (%zu)",
                       describe_briefly().c_str(), flushes_.size());
   }
   *request = flush;
@@ -182,9 +184,10 @@ base::Outcome Receiver::test_flush(FlushRequest& request, bool* done) {
   if (!request.is_deferred) return outcome();
   const int64_t limit_ns = recovery().times().limit_ns;
   if (request.deferred_at_ns == 0 || now_ns() - request.deferred_at_ns < limit_ns) return {};
-  return base::fail(base::Status::kInternal,
-                    "%s: flush: the service thread does not return from a call to its device (%s)",
-                    describe_briefly().c_str(), base::show_duration(limit_ns).c_str());
+  return base::fail(
+      base::Status::kInternal,
+      "%s: cannot flush, because the service thread has not returned from a call to its device (%s)",
+      describe_briefly().c_str(), base::show_duration(limit_ns).c_str());
 }
 
 // --- The port.
@@ -277,9 +280,10 @@ CopyResult Receiver::copy_page(uint32_t page, uint8_t* target, const Registratio
     return CopyResult::kTaken;
   }
   if (!parts_.loopback) {
-    static_cast<void>(
-        stick(base::fail(base::Status::kInternal, "%s: cannot copy to GPU memory: the device has no loopback",
-                         describe_briefly().c_str())));
+    static_cast<void>(stick(base::fail(
+        base::Status::kInternal,
+        "%s: cannot copy to GPU memory, because the device has no queue pair that is connected to itself",
+        describe_briefly().c_str())));
     return CopyResult::kFailed;
   }
   const uint32_t rail = find_copy_rail();
@@ -338,12 +342,12 @@ std::string Receiver::explain(Failure fault, uint32_t number) const {
     append(text, "message %u: %s", number, broken_.c_str());
   } else if (fault == Failure::kPeerClosed) {
     append(text,
-           "the peer closed the connection before message %u arrived (%llu bytes received); the peer's log "
+           "the peer closed the connection before message %u arrived (%llu bytes received). The peer's log "
            "says why",
            number, bytes);
   } else if (fault == Failure::kShortRoom) {
-    append(text, "message %u is longer than its receive (message %llu bytes, receive %llu bytes)%s", number,
-           bytes, as_ull(message.room_bytes), kLengthAdvice);
+    append(text, "message %u is longer than its receive buffer (message %llu bytes, buffer %llu bytes)%s",
+           number, bytes, as_ull(message.room_bytes), kLengthAdvice);
   } else if (fault == Failure::kLongStaged) {
     append(text, "message %u is too long for a staged message (%llu bytes)%s", number, bytes, kPeerAdvice);
   }
@@ -376,7 +380,8 @@ StateDump Receiver::describe() {
            as_ull(early.arrivals.bytes()));
   }
   dump.text += "  " + parts_.pool->describe() + "\n";
-  if (is_broken()) append(dump.text, "  this end receives nothing more: %s\n", broken_.c_str());
+  if (is_broken())
+    append(dump.text, "  this end of the connection receives nothing more: %s\n", broken_.c_str());
   if (has_unsent()) dump.text += "  control socket: its send buffer is full\n";
   dump.is_idle = is_idle(open_requests());
   return dump;

@@ -111,7 +111,7 @@ void Sender::note_exception(const verbs::Completion& completion, uint32_t queue_
 }
 
 bool Sender::note_unposted(uint32_t queue_pair) {
-  give_up(queue_pair, "cannot post; an earlier line has the device's error");
+  give_up(queue_pair, "cannot post a request; an earlier line of the log gives the device's error");
   return !has_failed();
 }
 
@@ -132,15 +132,15 @@ protocol::Replay* Sender::make_replay() {
 std::string Sender::explain(Failure fault, uint32_t number) const {
   std::string text;
   if (fault == Failure::kPeerClosed) {
-    append(text, "the peer closed the connection while %u messages were open; the peer's log says why",
+    append(text, "the peer closed the connection while %u messages were open. The peer's log says why",
            next() - consumed());
   } else if (fault == Failure::kGrantAhead) {
-    append(text, "the peer granted message %u, which is too far ahead of message %u%s", number, next(),
+    append(text, "the peer sent a grant for message %u, but the next message is %u%s", number, next(),
            kPeerAdvice);
   } else if (fault == Failure::kShortRoom) {
     const SendMessage& message = ring()[number % protocol::kMessageRing];
-    append(text, "message %u is longer than its receive (message %llu bytes, receive %llu bytes)%s", number,
-           as_ull(message.length_bytes), as_ull(message.grant.length_bytes), kLengthAdvice);
+    append(text, "message %u is longer than its receive buffer (message %llu bytes, buffer %llu bytes)%s",
+           number, as_ull(message.length_bytes), as_ull(message.grant.length_bytes), kLengthAdvice);
   }
   return text;
 }

@@ -236,7 +236,7 @@ ParsedCalibration read_calibration_file(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
   if (type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::socket)
-    return {{}, "the file is a pipe, and reading a pipe could block; use a regular file"};
+    return {{}, "the file is a pipe, and reading a pipe could block. Use a regular file"};
   std::ifstream file(path, std::ios::binary);
   if (!file) return {{}, std::string("the file cannot be read: ") + std::strerror(errno)};
   std::string text(kMaxFileBytes + 1, '\0');

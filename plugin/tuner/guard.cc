@@ -29,12 +29,13 @@ void Guard::apply(const CostTable& table) const {
 }
 
 std::string Guard::describe() const {
-  if (!offer_.is_in_use) return "guard off: this network is not in use";
+  if (!offer_.is_in_use) return "guard off: NCCL does not use this plugin";
   if (!offer_.unpack) return "guard off: UNPACK is not offered";
   if (shape_.nodes <= 1) return "guard off: one node";
-  std::string text = "guard on, because UNPACK is offered: NCCL may not use nvls_tree";
+  std::string text = "guard on, because UNPACK is offered. NCCL may not use nvls_tree";
   if (has_three_children()) text += ", tree with simple (three children)";
-  if (!offer_.tells_pat) text += ", pat (this NCCL does not mark the receives of pat)";
+  if (!offer_.tells_pat)
+    text += ", pat (this version of NCCL does not tell the plugin which receives belong to pat)";
   return text;
 }
 

@@ -104,9 +104,9 @@ Error AddressHandles::explain(const Error& error, const PortAddress& remote) con
   const int code = error.errno_value;
   const char* const remedy =
       code == ENOMEM || code == ENOSPC || code == EAGAIN
-          ? "; the device has too many peers: set VERBENA_TRANSPORT=connected on all ranks, or distribute "
-            "the processes of this host over more devices (VERBENA_HCA)"
-      : code == EOPNOTSUPP ? "; set VERBENA_TRANSPORT=connected on all ranks"
+          ? " (the device has too many peers; set VERBENA_TRANSPORT=connected on all ranks, or distribute "
+            "the processes of this host over more devices with VERBENA_HCA)"
+      : code == EOPNOTSUPP ? " (set VERBENA_TRANSPORT=connected on all ranks)"
                            : "";
   if (limit_ == UINT32_MAX)
     return base::fail_errno(

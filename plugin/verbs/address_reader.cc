@@ -87,7 +87,7 @@ bool AddressReader::choose_gids(const ibv_port_attr& port, LocalAddress* address
                    ? "the port's GID table has no GID at the index that VERBENA_GID_INDEX gives (index " +
                          std::to_string(settings_.gid_index) + ")"
                : table.empty() ? "the port's GID table is empty (" + std::to_string(port.gid_tbl_len) +
-                                     " entries); check that its network interface has an address"
+                                     " entries); check that the port's network interface has an address"
                                : "none of the port's GIDs is in VERBENA_ADDRESS_RANGE; the first GID is " +
                                      format_gid(table[0].gid);
     return false;

@@ -30,12 +30,12 @@ const char* explain_queue_pair_event(ibv_event_type type) {
 const char* explain_address_event(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_LID_CHANGE:
-      return "its LID changed: existing connections may fail";
+      return "the port's LID changed, so existing connections may fail";
     case IBV_EVENT_GID_CHANGE:
-      return "its GID table changed: connections whose GID was removed fail; new connections use the new "
-             "table";
+      return "the port's GID table changed. Connections whose GID was removed fail, and new connections use "
+             "the new table";
     case IBV_EVENT_PKEY_CHANGE:
-      return "its partition keys changed: connections whose key was removed fail";
+      return "the port's partition keys changed. Connections whose key was removed fail";
     default:
       return nullptr;  // concerns the subnet manager only
   }
@@ -48,8 +48,8 @@ AsyncEvents::AsyncEvents(const Device& device) : device_(device) {
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     base::log_warn(
-        "device %s:%d: cannot watch its events (errno %d): the plugin notices that a port is down only when "
-        "a request fails",
+        "device %s:%d: cannot watch the device's events (errno %d). The plugin therefore notices that a port "
+        "is down only when a request fails",
         device.name().c_str(), device.port_number(), errno);
     return;
   }
@@ -75,7 +75,7 @@ void AsyncEvents::drain() {
     const int error = errno;
     if (error == EINTR) continue;
     if (error == EAGAIN || has_device_failed_.exchange(true, std::memory_order_relaxed)) return;
-    base::log_warn("device %s:%d is gone: its events can no longer be read (errno %d)",
+    base::log_warn("device %s:%d is gone, because its events can no longer be read (errno %d)",
                    device_.name().c_str(), device_.port_number(), error);
     return;
   }
@@ -89,12 +89,12 @@ void AsyncEvents::handle(const ibv_async_event& event) {
     base::log_warn("device %s:%d has failed and must be reset; see dmesg", name, port_number);
   } else if (event.event_type == IBV_EVENT_CQ_ERR) {
     base::log_warn(
-        "device %s:%d: a completion queue failed because it overran; the log lines of its connections name "
-        "the peers",
+        "device %s:%d: a completion queue failed because the queue overran. The log lines of the device's "
+        "connections name the peers",
         name, port_number);
     note(event.element.cq);
   } else if (event.event_type == IBV_EVENT_SRQ_ERR) {
-    base::log_warn("device %s:%d: a shared receive queue failed and receives nothing more; see dmesg", name,
+    base::log_warn("device %s:%d: a shared receive queue failed and receives nothing more. See dmesg", name,
                    port_number);
   } else if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
     note(event.element.qp);

@@ -72,8 +72,8 @@ int CompletionQueue::poll(std::span<Completion> out) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;
     base::log_warn(
-        "device %s: a completion queue cannot be polled: it overran or the device is gone; see dmesg (result "
-        "%d)",
+        "device %s: a completion queue cannot be polled, because the queue overran or the device is gone. "
+        "See dmesg (result %d)",
         name_device(queue_->context), result);
   }
   return -1;

@@ -99,7 +99,8 @@ Outcome DatagramPair::enter(const Attributes& state) const {
   attributes.qkey = key_;
   const int error = device_->library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE | state.mask);
   if (error == 0) return {};
-  return base::fail_errno(Status::kSystem, error, "device %s:%d: queue pair %u for datagrams cannot enter %s",
+  return base::fail_errno(Status::kSystem, error,
+                          "device %s:%d: queue pair %u for datagrams cannot be moved to %s",
                           device_->name().c_str(), device_->port_number(), number_, state.name);
 }
 

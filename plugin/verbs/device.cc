@@ -96,7 +96,7 @@ LocalAddress Device::refresh_address() {
   LocalAddress result = local_address();
   std::string problem;
   if (has_failed()) {
-    problem = "the device has failed: it must be reset, and the process restarted";
+    problem = "the device has failed. Reset the device and restart the process";
   } else if (const int error = library_->read_port(context_, static_cast<uint8_t>(port_number_), &port);
              error != 0) {
     problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
@@ -121,7 +121,7 @@ LocalAddress Device::refresh_address() {
 void Device::store_address(const LocalAddress& result) {
   const std::lock_guard lock(address_mutex_);
   if (std::memcmp(address_.port.gid, result.port.gid, kGidBytes) != 0) {
-    base::log_info("device %s:%d: its address changed to %s (the old address was %s)", name_.c_str(),
+    base::log_info("device %s:%d: the port's address changed to %s (the old address was %s)", name_.c_str(),
                    port_number_, format_gid(result.port.gid).c_str(), format_gid(address_.port.gid).c_str());
   }
   address_ = result;
@@ -131,7 +131,7 @@ base::Outcome Device::confirm_address(const LocalAddress& known) const {
   if (known.port.link_layer == 0 || address_reader_->is_current(known) || has_failed()) return {};
   return base::fail(
       base::Status::kSystem,
-      "device %s:%d: its GID table changed while a connection was made (%s at index %d is gone)",
+      "device %s:%d: the port's GID table changed while a connection was set up (%s at index %d is gone)",
       name_.c_str(), port_number_, format_gid(known.port.gid).c_str(), known.gid_index);
 }
 

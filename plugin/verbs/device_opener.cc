@@ -62,14 +62,15 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     return;
   }
   if (device->transport_type == IBV_TRANSPORT_IWARP) {
-    base::log_warn("device %s: left out: %s", name.c_str(), kNoIwarp);
+    base::log_warn("device %s is not used: %s", name.c_str(), kNoIwarp);
     return;
   }
   std::unique_ptr<Device> candidate = open_context(device);
   if (candidate == nullptr) return;
   ibv_device_attr limits{};
   if (const int error = library_->query_device(candidate->context_, &limits); error != 0) {
-    base::log_warn("device %s: left out: cannot be queried (errno %d)", name.c_str(), error);
+    base::log_warn("device %s is not used, because the device cannot be queried (errno %d)", name.c_str(),
+                   error);
     return;
   }
   for (int port_number = 1; port_number <= limits.phys_port_cnt; ++port_number) {
@@ -81,7 +82,7 @@ void DeviceOpener::open_ports(ibv_device* device, const PortFilter& filter,
     const int error =
         library_->read_port(candidate->context_, static_cast<uint8_t>(port_number), &port, &speed_code);
     if (error != 0) {
-      base::log_warn("device %s:%d: left out: the port cannot be queried (errno %d)", name.c_str(),
+      base::log_warn("device %s:%d is not used, because the port cannot be queried (errno %d)", name.c_str(),
                      port_number, error);
       continue;
     }
@@ -106,8 +107,8 @@ std::unique_ptr<Device> DeviceOpener::open_context(ibv_device* device) const {
   opened->context_ = library_->open_device(device);
   if (opened->context_ != nullptr) return opened;
   const int error = errno;
-  base::log_warn("device %s: left out: cannot be opened: %s; %s (errno %d)", opened->name_.c_str(),
-                 std::strerror(error), library_->advise_on_open(error), error);
+  base::log_warn("device %s is not used, because the device cannot be opened: %s; %s (errno %d)",
+                 opened->name_.c_str(), std::strerror(error), library_->advise_on_open(error), error);
   return nullptr;
 }
 
@@ -128,8 +129,8 @@ bool DeviceOpener::open_port(Device* device, int port_number, const ibv_port_att
   if (!read_address(device, port)) return false;
   device->domain_ = library_->alloc_pd(device->context_);
   if (device->domain_ == nullptr) {
-    base::log_warn("device %s:%d: left out: no protection domain (errno %d)", device->name_.c_str(),
-                   port_number, errno);
+    base::log_warn("device %s:%d is not used, because no protection domain can be allocated (errno %d)",
+                   device->name_.c_str(), port_number, errno);
     return false;
   }
   // softverbs registers CUDA pointers directly and does not need a dma-buf descriptor.
@@ -156,7 +157,7 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   std::string problem;
   auto address = device->address_reader_->read(port, &problem);
   if (!address) {
-    base::log_warn("device %s:%d: left out: %s", device->name_.c_str(), device->port_number_,
+    base::log_warn("device %s:%d is not used: %s", device->name_.c_str(), device->port_number_,
                    problem.c_str());
     return false;
   }
@@ -164,8 +165,8 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   if (!address->is_own && !device->sysfs_path_.empty()) {
     base::log_warn(
         "device %s:%d: none of the addresses in the port's GID table is assigned to an interface in this "
-        "network namespace; the GID at index %d, %s, may belong to another container; choose another index "
-        "with VERBENA_GID_INDEX",
+        "network namespace. The chosen GID (index %d, %s) may belong to another container. If so, choose "
+        "another index with VERBENA_GID_INDEX",
         device->name_.c_str(), device->port_number_, address->gid_index,
         format_gid(address->port.gid).c_str());
   }
@@ -177,7 +178,8 @@ bool DeviceOpener::reaches_gpus(const Device& device) const {
   const char* const why = library_->explain_no_gpu == nullptr ? nullptr : library_->explain_no_gpu();
   if (why != nullptr && !std::exchange(has_told_of_gpus_, true)) {
     base::log_warn(
-        "device %s:%d and others support host memory only, so NCCL copies GPU data through the host: %s",
+        "device %s:%d and the other software devices support host memory only, so NCCL copies GPU data "
+        "through the host: %s",
         device.name_.c_str(), device.port_number_, why);
   }
   return why == nullptr;

@@ -22,7 +22,8 @@ struct DiscoverySettings {
 };
 
 inline constexpr const char* kNoIwarp =
-    "iWARP has no WRITE with immediate; use RoCE (irdma: set the module option roce_ena=1)";
+    "iWARP does not support RDMA writes with immediate data. Use RoCE (irdma: set the module option "
+    "roce_ena=1)";
 
 // Returns the speed of all ports of a bond and all planes together. `speed_code` is the code that
 // Library::read_port() returned.

@@ -22,21 +22,21 @@ base::Error fail_without_device(const Library& library, const std::string& hca,
                                 const std::vector<std::string>& seen) {
   if (seen.empty() && library.is_softverbs()) {
     return base::fail(Status::kSystem,
-                      "devices: softverbs (%s) has no usable device; the lines above name the cause",
+                      "devices: softverbs (%s) has no usable device. The lines above name the cause",
                       library.path().c_str());
   }
   if (seen.empty()) {
     return base::fail(
         Status::kSystem,
-        "devices: %s has no usable RDMA device; set VERBENA_IBVERBS_LIB=softverbs to use a software device",
+        "devices: %s has no usable RDMA device. Set VERBENA_IBVERBS_LIB=softverbs to use a software device",
         library.path().c_str());
   }
   if (hca.empty()) {
-    return base::fail(Status::kSystem, "devices: no port is both active and usable; ports found: %s",
+    return base::fail(Status::kSystem, "devices: no port is both active and usable. Ports found: %s",
                       join(seen).c_str());
   }
   return base::fail(Status::kInvalidUsage,
-                    "devices: VERBENA_HCA %s selects no port that is both active and usable; ports found: %s",
+                    "devices: VERBENA_HCA %s selects no port that is both active and usable. Ports found: %s",
                     hca.c_str(), join(seen).c_str());
 }
 
@@ -45,8 +45,8 @@ void warn_of_strangers(const DeviceList& list, const std::string& hca) {
   for (ibv_device* const device : list.devices()) names.emplace_back(list.library()->get_device_name(device));
   for (const std::string& stranger : list.filter().list_strangers(names)) {
     base::log_warn(
-        "devices: VERBENA_HCA %s: '%s' names none of this host's devices (%s); write the names without "
-        "blanks, and write ^ or = only before the first name",
+        "devices: VERBENA_HCA %s: '%s' does not match any of this host's devices (%s). Write the names "
+        "without blanks, and write ^ or = only before the first name",
         hca.c_str(), stranger.c_str(), join(names).c_str());
   }
 }

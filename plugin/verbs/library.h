@@ -19,7 +19,8 @@ inline const char* name_device(const ibv_context* context) {
 }
 // Returns advice for a log line when a queue or a registration was rejected, or an empty string.
 inline const char* hint_at_memory(int errno_value) {
-  return errno_value == ENOMEM ? ", out of locked memory? raise `ulimit -l`" : "";
+  return errno_value == ENOMEM ? ", probably because the limit of locked memory is too low; raise `ulimit -l`"
+                               : "";
 }
 
 // The exported functions, without the prefix ibv_. poll_cq and the post_* functions are not listed, because

@@ -68,11 +68,12 @@ Result<std::shared_ptr<const Library>> load_default() {
   }
   if (system != nullptr) {
     return base::fail(Status::kSystem,
-                      "verbs library: %s lists no RDMA device, and softverbs was not found: %s (is the "
-                      "driver loaded? see /sys/class/infiniband)",
+                      "verbs library: %s lists no RDMA device, and softverbs was not found: %s. Check that "
+                      "the NIC's driver is loaded (/sys/class/infiniband must show the NIC)",
                       kSystemLibrary, softverbs_problem.c_str());
   }
-  return base::fail(Status::kSystem, "verbs library: cannot use %s, and softverbs was not found: %s; %s",
+  return base::fail(Status::kSystem,
+                    "verbs library: cannot use %s, and softverbs was not found: %s. To mend this, %s",
                     system_problem.c_str(), softverbs_problem.c_str(), kInstallHint);
 }
 
@@ -87,8 +88,8 @@ Result<std::shared_ptr<const Library>> Library::load(const std::string& choice) 
   std::string problem;
   auto library = choice == kSoftverbs ? open_softverbs(&problem) : open(choice, &problem);
   if (library != nullptr) return library;
-  return base::fail(Status::kSystem, "verbs library: VERBENA_IBVERBS_LIB %s: %s; %s", choice.c_str(),
-                    problem.c_str(), kInstallHint);
+  return base::fail(Status::kSystem, "verbs library: cannot use VERBENA_IBVERBS_LIB %s: %s. To mend this, %s",
+                    choice.c_str(), problem.c_str(), kInstallHint);
 }
 
 }  // namespace verbena::verbs

@@ -25,9 +25,10 @@ unsigned encode_access(const Access& access) {
 const char* hint_at_cause(int errno_value) {
   switch (errno_value) {
     case EFAULT:
-      return ", not mapped, or GPU memory that this device cannot reach: load nvidia_peermem or use dma-buf";
+      return ", because the memory is not mapped, or is GPU memory that this device cannot reach; for GPU "
+             "memory, load nvidia_peermem or use dma-buf";
     case EOPNOTSUPP:
-      return ", not supported by this device or its driver";
+      return ", because the device or its driver does not support this kind of memory";
     default:
       return hint_at_memory(errno_value);
   }
@@ -73,9 +74,10 @@ Result<MemoryRegion> MemoryRegion::register_dmabuf(Device& device, void* address
                                                    uint64_t offset_bytes, int fd, Access access) {
   const Library& library = device.library();
   if (library.reg_dmabuf_mr == nullptr) {
-    return base::fail(Status::kSystem,
-                      "device %s:%d: cannot register a dma-buf: %s is older than ibv_reg_dmabuf_mr",
-                      device.name().c_str(), device.port_number(), library.path().c_str());
+    return base::fail(
+        Status::kSystem,
+        "device %s:%d: cannot register a dma-buf, because %s is too old to have ibv_reg_dmabuf_mr",
+        device.name().c_str(), device.port_number(), library.path().c_str());
   }
   const auto iova = reinterpret_cast<uintptr_t>(address);
   const auto flags = static_cast<int>(encode_access(access));

@@ -55,7 +55,7 @@ int Mlx5::choose_bonded_port(ibv_qp* pair, uint32_t port) const {
 void choose_bonded_port(const Device& device, ibv_qp* pair, uint32_t port) {
   if (device.mlx5() == nullptr) return;
   if (const int error = device.mlx5()->choose_bonded_port(pair, port); error != 0)
-    base::log_info("device %s:%d: queue pair %u: port %u of the bond cannot be chosen: errno %d",
+    base::log_info("device %s:%d: queue pair %u cannot be assigned to port %u of the bond (errno %d)",
                    device.name().c_str(), device.port_number(), pair->qp_num, port, error);
 }
 

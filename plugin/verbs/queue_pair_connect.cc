@@ -33,9 +33,10 @@ Outcome check_remote(const Device& device, const PortAddress& local, const PortA
                        remote.number != 0 && remote.number <= kMaxNumber && remote.first_psn <= kMaxNumber &&
                        remote.outstanding_reads <= UINT8_MAX;
   if (!is_sane) {
-    return base::fail(
-        Status::kRemote, "device %s:%d: the peer's address is not valid (mtu code %u, queue pair %u, psn %u)",
-        device.name().c_str(), device.port_number(), remote_port.mtu, remote.number, remote.first_psn);
+    return base::fail(Status::kRemote,
+                      "device %s:%d: the peer sent an invalid address (mtu code %u, queue pair %u, psn %u)",
+                      device.name().c_str(), device.port_number(), remote_port.mtu, remote.number,
+                      remote.first_psn);
   }
   const std::string mismatch = explain_mismatch(local, remote_port);
   if (mismatch.empty()) return {};
@@ -114,8 +115,8 @@ void QueuePair::request_ece(const EceOptions& remote) {
   ibv_ece wanted{remote.vendor_id, remote.options, remote.mask};
   if (const int error = device_->library().set_ece(pair_.get(), &wanted); error != 0) {
     base::log_info(
-        "queue pair %u: continues without ECE (ours vendor 0x%x options 0x%x, the peer's vendor 0x%x options "
-        "0x%x, errno %d)",
+        "queue pair %u continues without enhanced connection establishment, ECE (this device: vendor 0x%x, "
+        "options 0x%x; the peer's device: vendor 0x%x, options 0x%x; errno %d)",
         number_, ece_.vendor_id, ece_.options, remote.vendor_id, remote.options, error);
   }
 }
@@ -170,8 +171,8 @@ base::Error QueuePair::fail_connect(const char* state, int errno_value, const Po
   const char* hint = errno_value == ETIMEDOUT ? ": the peer's address does not answer" : "";
   return base::fail_errno(
       Status::kRemote, errno_value,
-      "device %s:%d: queue pair cannot enter %s%s (ours: queue pair %u, gid %s index %d, lid %u, mtu "
-      "code %u; the peer's: queue pair %u, gid %s, lid %u, mtu code %u)",
+      "device %s:%d: a queue pair cannot be moved to %s%s (this end: queue pair %u, gid %s index %d, lid %u, "
+      "mtu code %u; the peer: queue pair %u, gid %s, lid %u, mtu code %u)",
       device_->name().c_str(), device_->port_number(), state, hint, number_, format_gid(local.gid).c_str(),
       local_.gid_index, local.lid, local.mtu, remote.number, format_gid(remote_port.gid).c_str(),
       remote_port.lid, remote_port.mtu);

@@ -56,7 +56,7 @@ base::Result<MemoryRegion> register_region(Device& device, const RegionRequest& 
   if (region || !device.supports_gpu_pointers()) return region;
   region = by_address();
   if (region) {
-    base::log_info("device %s:%d refused a dma-buf, so the memory was registered by its address",
+    base::log_info("device %s:%d rejected a dma-buf, so the plugin registered the memory by its address",
                    device.name().c_str(), device.port_number());
   }
   return region;
@@ -68,10 +68,10 @@ base::Result<RegionLease> RegionCache::take(const RegionRequest& request) {
   const auto begin = reinterpret_cast<uintptr_t>(request.address);
   const Interval interval{begin, begin + request.length_bytes};
   if (interval.end <= interval.begin) {
-    return base::fail(
-        base::Status::kInvalidArgument,
-        "device %s:%d: cannot register memory: the range is not valid (address %p, length %zu bytes)",
-        device_.name().c_str(), device_.port_number(), request.address, request.length_bytes);
+    return base::fail(base::Status::kInvalidArgument,
+                      "device %s:%d: cannot register memory, because the address range is invalid (address "
+                      "%p, length %zu bytes)",
+                      device_.name().c_str(), device_.port_number(), request.address, request.length_bytes);
   }
   Lock lock(mutex_);
   for (;;) {

@@ -514,14 +514,15 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
   }
   if (const FormResult& form = result.of(Form::kEmptyWrite); form.fails()) {
     found.empty_writes = false;
-    append(found.advice, "a write of no bytes", form, "a rail that failed is not used again");
+    append(found.advice, "a write of no bytes", form, "a rail that has failed is not used again");
   }
   if (const FormResult& form = result.of(Form::kFetchAdd); form.fails()) {
     found.fetch_add = false;
-    append(found.advice, "a fetch-and-add", form, "no atomics are used: neither RMA nor GIN");
+    append(found.advice, "a fetch-and-add", form,
+           "the plugin uses no atomics, so it offers neither RMA nor GIN");
   }
   if (const FormResult& form = result.of(Form::kRead); form.fails())
-    append(found.advice, "a read", form, "flushes of GPU memory and gets will fail");
+    append(found.advice, "a read", form, "flushes of GPU memory will fail, and so will gets");
   return found;
 }
 

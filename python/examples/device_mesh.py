@@ -1,5 +1,5 @@
-"""Teams of a DeviceMesh with rows and columns. Each rank sends a tensor to its neighbour in its row, then to its neighbour in its
-column, by calls on a stream. Each row also creates a separate context over its process group.
+"""Creates teams along the rows and columns of a DeviceMesh. Each rank sends a tensor to its neighbour in its row, and then to its neighbour
+in its column, by calls on a stream. Each row also creates a separate context over its process group.
 
     torchrun --nproc-per-node 4 device_mesh.py [--rows 2]
 """

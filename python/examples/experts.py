@@ -1,6 +1,7 @@
-"""A layer of experts on several GPUs of one host: each rank has a part of the experts and its own tokens. A router chooses the experts of each
-token, a dispatch sends the token to their ranks, grouped matrix products apply the experts, and a combine brings the results back. Compares
-the layer with a dense one, and on GPUs captures it in a CUDA graph and replays it with other tokens.
+"""Runs a layer of experts on several GPUs of one host. Each rank has some of the experts and its own tokens. A router chooses the experts
+of each token, a dispatch sends the token to the ranks of its experts, grouped matrix products apply the experts, and a combine brings the
+results back. The program compares the layer with a dense layer. On GPUs, it also captures the layer in a CUDA graph and replays the graph
+with other tokens.
 
     torchrun --nproc-per-node 2 experts.py [--tokens 128] [--hidden 1024] [--experts 16] [--top-k 4]
 """
@@ -19,7 +20,7 @@ ALIGNMENT = 8  # of each expert's rows: whole blocks of a grouped matrix product
 
 
 class Experts:
-    """The numbers are drawn from a seed, so that each rank can compute any expert."""
+    """The experts' weights. All numbers are drawn from a seed, so that each rank can compute any expert."""
 
     def __init__(self, hidden: int, intermediate: int, experts: int, top_k: int, device: str) -> None:
         self.hidden, self.experts, self.top_k, self.device = hidden, experts, top_k, device
@@ -31,13 +32,13 @@ class Experts:
         self.gate, self.up, self.down = (draw(experts, *shape) for shape in ((hidden, intermediate), (hidden, intermediate), (intermediate, hidden)))
 
     def route(self, x: Any) -> tuple[Any, Any]:
-        """Returns ids and weights of the experts of each token, [tokens, top_k] each."""
+        """Returns the ids and the weights of the experts of each token, both [tokens, top_k]."""
         scores = (x @ self.router).float().softmax(1)
         weights, ids = scores.topk(self.top_k, 1)
         return ids, weights / weights.sum(1, keepdim=True)
 
     def apply(self, rows: Any, row_experts: Any, first: int, local: int) -> Any:
-        """Applies experts `first` to `first + local - 1`, each to its rows. Rows without an expert, -1, become zeros."""
+        """Applies experts `first` to `first + local - 1`, each to the rows of this expert. Rows whose expert is -1 become zeros."""
         out = torch.zeros_like(rows)
         for number in range(local):
             # Fixed shapes, for graphs: each product takes all rows. A kernel for grouped products takes those of its group.
@@ -89,8 +90,8 @@ def capture(layer: Experts, exchange: verbena.moe.ExpertExchange, rank: int, x: 
 
 
 def run(options: argparse.Namespace, context: verbena.SymmetricContext, device: str = "cuda", wait: Callable[[], None] = lambda: None) -> list[float]:
-    """Returns how far the outputs are from those of the dense layer: eagerly, and on GPUs after each replay of the graph. `wait`: for GPUs
-    whose kernels PyTorch does not wait for."""
+    """Returns how far the outputs are from the outputs of the dense layer: in eager mode and, on GPUs, after each replay of the graph.
+    `wait` is needed for GPUs whose kernels PyTorch does not wait for."""
     layer = Experts(options.hidden, options.intermediate, options.experts, options.top_k, device)
     generator = torch.Generator().manual_seed(1 + context.rank)
     with verbena.moe.ExpertExchange(context, experts=options.experts, max_tokens=options.tokens, top_k=options.top_k, hidden=options.hidden,

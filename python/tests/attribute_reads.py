@@ -1,4 +1,4 @@
-"""Which attributes an engine's files read of an object that goes by a name, such as `ca_comm`: found in the syntax trees."""
+"""Finds in the syntax trees of an engine's files which attributes the engine reads of an object with a given name, such as `ca_comm`."""
 import ast
 import dataclasses
 import pathlib
@@ -34,7 +34,7 @@ def _find_in_file(tree: ast.Module, file: str, name: str) -> Iterator[Read]:
 
 
 def _find_aliases(function: ast.AST, name: str) -> set[str]:
-    """Local names to which the object is assigned, whatever the condition."""
+    """Returns the local names to which the object is assigned, under any condition."""
     aliases = set()
     for node in ast.walk(function):
         value = getattr(node, "value", None)

@@ -1,5 +1,5 @@
-"""Contexts over NCCL and NVSHMEM: which libraries are taken and which are not, and what a builder makes of them. Theirs
-are stand-ins; each test has a process of its own, as libraries are loaded once."""
+"""Tests contexts over NCCL and NVSHMEM: which libraries are accepted, which are rejected, and which contexts a builder creates from them.
+The libraries are stand-ins. Each test runs in a separate process, because a process loads each library only once."""
 import ctypes
 
 import pytest
@@ -162,7 +162,7 @@ def test_what_the_library_says_is_told(rank, folder, tmp_path):
     stand_ins.install_torch()
     _load_nccl(folder)
     for name in ("nccl", "nvshmem"):
-        with pytest.raises(verbena.VerbenaError, match="bootstrap: no all-gather function") as caught:
+        with pytest.raises(verbena.VerbenaError, match="bootstrap: the pointer to the all-gather function is NULL") as caught:
             verbena.make_context(name, stand_ins.TorchCommWithHandle(tmp_path), 0)
         assert caught.value.result == verbena.Result.INVALID_ARGUMENT
 

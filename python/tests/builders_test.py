@@ -1,4 +1,4 @@
-"""Contexts over an application's communicator; TorchComms and PyTorch are stand-ins, the contexts are real."""
+"""Tests contexts over a communicator of the application. TorchComms and PyTorch are stand-ins; the contexts are real."""
 import pytest
 
 import fake_libraries
@@ -39,7 +39,7 @@ def test_a_process_groups_native_handle():
     group.handle = 77
     assert communicators.adapt(group).find_native_handle() == 77
     group.handle = 0
-    with pytest.raises(RuntimeError, match="first collective call"):
+    with pytest.raises(RuntimeError, match="creates the ncclComm_t"):
         communicators.adapt(group).find_native_handle()
 
 
@@ -49,7 +49,7 @@ def test_a_backend_is_chosen_and_checked():
         Factory.create_context(stand_ins.TorchComm(backend="gloo"), buffer)
     with pytest.raises(RuntimeError, match="requires NCCL/NCCLx backend, got: gloo"):
         Factory.create_nccl_context(stand_ins.TorchComm(backend="gloo"), buffer)
-    with pytest.raises(AttributeError, match="no access to its ncclComm_t"):
+    with pytest.raises(AttributeError, match="no access to the ncclComm_t"):
         Factory.create_context(stand_ins.TorchComm(backend="nccl"), buffer)
     with pytest.raises(RuntimeError, match="Unsupported backend for SymmContext: gloo"):
         Factory.allocate(stand_ins.TorchComm(backend="gloo"), 8)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The backend "verbena" of torch.distributed on GPUs, beside NCCL: collectives, streams, graphs, training, what a call costs the host.
+"""Tests the backend "verbena" of torch.distributed on GPUs and compares it with NCCL: collectives, streams, graphs, training, and the time
+that a call takes on the host.
 
     torchrun --nproc-per-node 2 python/tests/c10d_on_gpus.py [CASE...]
 
@@ -26,7 +27,7 @@ STEPS = 100
 
 
 class Groups:
-    """The world by Verbena, and another group of the same ranks by NCCL."""
+    """A group of all ranks over Verbena, and another group of the same ranks over NCCL."""
 
     def __init__(self):
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -40,7 +41,7 @@ class Groups:
         self.both = {"verbena": dist.group.WORLD, "nccl": self.nccl}
 
     def compare(self, call):
-        """Calls `call` with each group; its results, of which there may be several, have the same bits."""
+        """Calls `call` with each group, and checks that all results have the same bits."""
         ours, theirs = (call(group) for group in self.both.values())
         assert len(ours) == len(theirs) and all(map(torch.equal, ours, theirs)), [(a, b) for a, b in zip(ours, theirs) if not torch.equal(a, b)][:1]
 
@@ -101,7 +102,7 @@ def case_messages_and_objects(g):
 
 
 def case_streams(g):
-    """Calls in the group's stream beside work of the caller's, whose memory is freed and used again at once."""
+    """Runs calls in the group's stream at the same time as work of the caller, whose memory is freed and used again at once."""
     total = float(sum(range(1, g.size + 1)))
     for turn in range(200):
         tensors = [torch.full((1 << (10 + i),), float(g.rank + 1), device=g.device) for i in range(8)]
@@ -213,7 +214,7 @@ def case_training(g):
 
 
 def case_times(g):
-    """What a call takes, and how much of it is the host's: calls are launched without waiting for them."""
+    """Measures how long a call takes, and how much of this time the host needs. The calls are launched without waiting for them."""
     lines = []
     for length_bytes in (1 << 10, 1 << 16, 1 << 20, 1 << 24):
         a = torch.zeros(length_bytes // 2, dtype=torch.bfloat16, device=g.device)

@@ -1,4 +1,5 @@
-"""Verbena as a backend of torch.distributed, on emulated GPUs with tensors of the host: each result is compared with Gloo's."""
+"""Tests Verbena as a backend of torch.distributed, on emulated GPUs with tensors in host memory. Compares each result with the result of
+Gloo."""
 import collections
 import dataclasses
 import datetime
@@ -27,7 +28,7 @@ def _run(count, body, *arguments):
 
 
 def on_group(count):
-    """As on_ranks(): after its rank, a test gets torch.distributed, and a group of Gloo."""
+    """Like on_ranks(), but passes two more arguments to the test after its rank: torch.distributed and a Gloo group."""
     return on_ranks(count, _run, 3)
 
 
@@ -67,7 +68,7 @@ def _count_served(backend):
 
 
 def _has_backends():
-    """Whether this PyTorch calls backends in Python; older ones call groups."""
+    """Returns True if this PyTorch calls backends written in Python. Older versions call groups."""
     from verbena.c10d.backend import runs_methods
     return runs_methods()
 
@@ -84,7 +85,7 @@ def _draw(rank, shape, dtype=torch.float32):
 
 
 def _lay_out(values, kind):
-    """The values in other memory: one element behind a multiple of 16 bytes, or with other strides."""
+    """Returns the values in memory with a different layout: one element after a multiple of 16 bytes, or with other strides."""
     if kind == "shifted":
         memory = torch.empty(values.numel() + 1, dtype=values.dtype)[1:].view(values.shape)
     elif kind == "strided":
@@ -251,7 +252,7 @@ def test_collectives(count, check, kind):
 
 @on_group(4)
 def test_groups(rank, dist, gloo):
-    """Groups that overlap, a mesh, and split groups, each with its own communicator."""
+    """Tests groups that overlap, a mesh, and split groups. Each group has a separate communicator."""
     size = dist.get_world_size()
     pairs = [dist.new_group([one, (one + 1) % size]) for one in range(size)]
     for one, group in enumerate(pairs):
@@ -405,7 +406,7 @@ def test_a_late_rank():
 
 @on_group(2)
 def test_a_timeout_of_a_group(rank, dist, gloo):
-    """Where the host waits, a group's own timeout counts, not the process's of 60 s: to connect, and in a call."""
+    """If the host waits, to connect or in a call, the timeout of the group applies, and not the timeout of 60 s of the process."""
     hurried = [dist.new_group(timeout=datetime.timedelta(seconds=10)) for _ in range(2)]
     x = torch.ones(8)
     dist.all_reduce(x)
@@ -444,7 +445,7 @@ def test_a_dead_rank(kind):
 
 
 def _encode_between_hosts(rank, dist, gloo):
-    """Each rank is a host; the setting encodes bfloat16, and all results keep their bits."""
+    """Runs each rank as a separate host. The setting encodes bfloat16 elements, and all results must keep their bits."""
     size = dist.get_world_size()
     generator = torch.Generator().manual_seed(rank)
     for dtype in (torch.bfloat16, torch.float32):
@@ -495,7 +496,7 @@ def test_explained(rank, dist, gloo):
 @pytest.mark.parametrize("how", ["at once", "early", "late"])
 @on_group(2)
 def test_without_kernels(rank, dist, gloo, how):
-    """One rank has no kernels: all ranks use the fallback group, and know why."""
+    """If one rank has no kernels, all ranks use the fallback group and know the reason."""
     import verbena.c10d
     made = verbena.c10d.calls.Communicator
 
@@ -525,7 +526,7 @@ def test_without_kernels(rank, dist, gloo, how):
 
 
 def test_the_entry_point():
-    """PyTorch finds an installed package's backend by this name; the one of the source tree has to say the same."""
+    """PyTorch finds the backend of an installed package by this name. The name in the source tree must be the same."""
     for file in (pathlib.Path(__file__).parents[1] / "pyproject.toml", pathlib.Path(__file__).parents[2] / "pyproject.toml"):
         point = tomllib.loads(file.read_text(encoding="utf-8"))["project"]["entry-points"]["torch.distributed.backends"]["verbena"]
         module, function = point.split(":")

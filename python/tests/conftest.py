@@ -1,4 +1,4 @@
-"""Ranks are processes of their own that import their functions from here."""
+"""Configures pytest for tests whose ranks are separate processes. These processes import their functions from this folder."""
 import pathlib
 import sys
 
@@ -13,6 +13,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Prints a failure at once, too: a test behind it may hang until ctest ends the run, and pytest's own list comes last."""
+    """Prints a failure at once. pytest prints its own list at the end, but a later test may hang until ctest ends the run."""
     if report.failed:
         _config[0].pluginmanager.get_plugin("terminalreporter").write_line(f"\n{report.nodeid}\n{report.longreprtext}")

@@ -1,4 +1,4 @@
-"""Contexts, windows and teams on ranks without a GPU: processes that share memory of the host's."""
+"""Tests contexts, windows and teams on ranks without a GPU. The ranks are processes that share host memory."""
 import ctypes
 import struct
 import time

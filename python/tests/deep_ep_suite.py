@@ -1,4 +1,5 @@
-"""Runs a test file of DeepEP's own, as it is, on verbena.integrations.deep_ep and emulated GPUs; by hand and by deep_ep_test.py.
+"""Runs an unchanged test file of DeepEP over verbena.integrations.deep_ep and emulated GPUs. Run this program by hand; deep_ep_test.py also
+runs it.
 
 usage: deep_ep_suite.py FOLDER FILE RANKS[/HOSTS] [the file's arguments]
        such as: deep_ep_suite.py ~/DeepEP tests/test_intranode.py 2 --num-tokens 64 --hidden 512 --num-topk 4 --num-experts 16
@@ -111,7 +112,7 @@ def run_file(rank, folder, file, ranks, hosts, port, arguments):
 
 
 def _lend_utilities(folder):
-    """The functions of DeepEP that its tests of ElasticBuffer import beside it."""
+    """Provides the functions that DeepEP's tests of ElasticBuffer import from other files of DeepEP."""
     import deep_ep.utils
     deep_ep.utils.__path__.append(str(pathlib.Path(folder, "deep_ep", "utils")))
     library = types.ModuleType("deep_ep._C")

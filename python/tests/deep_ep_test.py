@@ -1,6 +1,6 @@
-"""verbena.integrations.deep_ep on emulated GPUs, imported as deep_ep: rows, counts, handles and sums of the low-latency calls, with and without
-FP8 and hooks, two batches in flight; of the high-throughput calls and of ElasticBuffer; each on one host and on several; and DeepEP's own
-tests, where DEEP_EP_FOLDER and DEEP_EP_V1_FOLDER are checkouts of DeepEP's main branch and of its v1.2.1."""
+"""Tests verbena.integrations.deep_ep on emulated GPUs, imported as deep_ep, on one host and on several hosts. For low-latency calls, tests
+rows, counts, handles and sums, with and without FP8 and hooks, and with two batches in flight. Also tests high-throughput calls and
+ElasticBuffer. Runs DeepEP's own tests if DEEP_EP_FOLDER and DEEP_EP_V1_FOLDER are checkouts of DeepEP's main branch and of v1.2.1."""
 import os
 import sys
 
@@ -18,7 +18,8 @@ on_hosts = pytest.mark.parametrize("size, hosts", [(1, 1), (2, 1), (4, 1), (2, 2
 
 
 def _draw(rank, seed):
-    """What a rank gives, on whatever rank asks. All numbers are small: bfloat16 has them and their sums exactly."""
+    """Returns the input of a rank; any rank can call this function. All numbers are small, so that bfloat16 represents them and their sums
+    exactly."""
     generator = torch.Generator().manual_seed(100 * seed + rank)
     tokens = 0 if (rank + seed) % 4 == 3 else MAX_TOKENS - rank % 2
     rows = torch.randint(-4, 5, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
@@ -33,7 +34,7 @@ def _synchronize():
 
 
 class _Statistics:
-    """A counter that reads when the kernels have run: PyTorch on the host does not wait for an emulated GPU."""
+    """A counter that reads its values only after the kernels have run, because PyTorch on the host does not wait for an emulated GPU."""
 
     def __init__(self, experts):
         self.counts = torch.zeros(experts, dtype=torch.int32)
@@ -163,7 +164,7 @@ def test_a_rank_is_left_out(rank, hosts):
                     factors = torch.where(is_there, weights * (ids % 3 + 1), torch.zeros(())).sum(1, keepdim=True)
                     assert torch.equal(combined, (rows.float() * factors).to(torch.bfloat16))
             if left_out and rank == 0:
-                with pytest.raises(verbena.VerbenaError, match="left out of calls"):
+                with pytest.raises(verbena.VerbenaError, match="excluded from earlier calls"):
                     buffer.low_latency_update_mask_buffer(1, False)
                 buffer.low_latency_query_mask_buffer(status)
                 assert status.tolist() == [0, 1]
@@ -173,16 +174,16 @@ def test_a_rank_is_left_out(rank, hosts):
 
 @on_ranks(4)
 def test_what_hosts_refuse(rank):
-    """Each constructor names the remedy, and frees what it made: the next one works."""
+    """Each constructor names the remedy, and frees the memory that it has allocated, so that the next constructor works."""
     place_on_host(rank, 4, 2)
     deep_ep = _import_deep_ep(rank)
     with verbena.SymmetricContext.from_environment() as context:
-        with pytest.raises(NotImplementedError, match="pass enable_shrink=False, or have one rank on each host"):
+        with pytest.raises(NotImplementedError, match="Pass enable_shrink=False, or have one rank on each host"):
             deep_ep.Buffer(context, low_latency_mode=True, enable_shrink=True)
-        with pytest.raises(NotImplementedError, match="2 hosts, and .*pass allow_multiple_reduction=True"):
+        with pytest.raises(NotImplementedError, match="2 hosts, and .*Pass allow_multiple_reduction=True"):
             deep_ep.ElasticBuffer(context, allow_multiple_reduction=False)
         buffer = deep_ep.Buffer(context, low_latency_mode=True)
-        with pytest.raises(NotImplementedError, match="pass enable_shrink=False"):
+        with pytest.raises(NotImplementedError, match="Pass enable_shrink=False"):
             buffer.low_latency_update_mask_buffer(1, True)
         buffer.destroy()
 
@@ -216,7 +217,8 @@ ROUTINGS = ["random", "one expert", "nobody"]
 
 
 def _route(rank, seed, routing):
-    """What a rank gives: rows, ids, weights. Numbers of tokens are unequal, and 0 on a rank that changes with the seed."""
+    """Returns the input of a rank: rows, ids and weights. The numbers of tokens differ between ranks, and one rank, which depends on the
+    seed, has no tokens."""
     rows, ids, weights = _draw(rank, seed)
     weights += 2 ** -20 + rank * 2 ** -18  # more bits than bfloat16 has
     if routing == "one expert":
@@ -227,7 +229,7 @@ def _route(rank, seed, routing):
 
 
 def _expect_came(rank, size, seed, routing):
-    """[(source, token, ids of this rank's experts from 0 on)] in order."""
+    """Returns the expected rows in order, as [(source rank, token, ids of this rank's experts counted from 0)]."""
     local, came = EXPERTS // size, []
     for source in range(size):
         ids = _route(source, seed, routing)[1] - rank * local
@@ -237,14 +239,14 @@ def _expect_came(rank, size, seed, routing):
 
 
 def _pick(came, seed, routing, which):
-    """What the sources gave for the rows that came: 0: rows, 2: weights."""
+    """Returns the part of the sources' input that belongs to the received rows: rows if the index is 0, weights if it is 2."""
     shape = [0, HIDDEN if which == 0 else TOP_K]
     given = [_route(source, seed, routing)[which][token] for source, token, _ in came]
     return torch.stack(given) if given else torch.zeros(shape, dtype=torch.bfloat16 if which == 0 else torch.float32)
 
 
 def _cast(rows):
-    """A pair of e4m3 rows and scales in columns; each scale is a power of two, so that nothing is rounded."""
+    """Returns a pair of e4m3 rows and scales in column-major order. Each scale is a power of two, so that nothing is rounded."""
     scales = torch.full([-(-HIDDEN // 128), rows.shape[0]], 0.5, dtype=torch.float32).t()
     scales[:, 1:] = 2.0
     return (rows.float() / scales.repeat_interleave(128, 1)[:, :HIDDEN]).to(torch.float8_e4m3fn), scales
@@ -302,7 +304,7 @@ def _check_high_throughput(buffer, rank, size, hosts, seed, routing, form):
         assert torch.equal(in_rank, is_in_rank) and torch.equal(in_hosts.flatten(), per_rdma_rank)
         assert sent_counts.flatten().tolist() == per_rank.tolist() and handle[-4].dtype == torch.int32
         assert handle[-4].tolist() == ends[rank::size] and handle[5].flatten().tolist() == [0, *ends[rank::size]][:size]
-        with pytest.raises(NotImplementedError, match="element 7 of the handle is a place"):
+        with pytest.raises(NotImplementedError, match="element 7 of the handle is an offset"):
             handle[-3]
     # Other rows by the same handle.
     again, *nothing, event = buffer.dispatch(_cast(-rows) if form["fp8"] else -rows, handle=handle)
@@ -447,7 +449,7 @@ def _check_elastic(buffer, rank, size, hosts, seed, routing, form):
 
 
 def _add_hosts(parts, rank, hosts):
-    """The ranks' parts of a row: rounded once for each other host, and once at the end."""
+    """Adds the ranks' parts of a row. Rounds once for each other host, and once at the end."""
     share = len(parts) // hosts
     sums = [sum(parts[host * share:host * share + share]) for host in range(hosts)]
     others = [one.to(torch.bfloat16).float() for host, one in enumerate(sums) if host != rank // share]

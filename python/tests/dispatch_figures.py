@@ -1,4 +1,5 @@
-"""What choosing the backend while a kernel runs takes: one call of a primitive on the rank itself, static and at run time.
+"""Measures how long it takes to choose the backend at run time: calls a primitive on the rank itself, once with the backend chosen at
+compile time and once at run time.
 
     python dispatch_figures.py          # one GPU; with NVSHMEM's and NCCL's bitcode where they are found
 
@@ -41,7 +42,8 @@ def make_kernel(backend):
 
 
 def measure(launch, team, data, out, is_put):
-    """Nanoseconds a call: of the longer loop what the shorter one has not."""
+    """Returns the nanoseconds per call: the difference of the times of a longer and a shorter loop, divided by the difference of the
+    numbers of calls."""
     def time_ns(count):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

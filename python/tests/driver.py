@@ -1,4 +1,4 @@
-"""CUDA's driver, as far as an application's allocator needs it."""
+"""The functions of CUDA's driver that an application's allocator needs, and helpers for the memory of tests."""
 import ctypes
 
 GRAIN_BYTES = 2 << 20
@@ -29,8 +29,8 @@ _launched = []  # tensors of calls
 
 
 def keep_tensors():
-    """PyTorch's allocator of the host knows no streams: a tensor that is dropped while an emulated GPU still writes it, which a
-    GPU's allocator allows, would be the next one's memory."""
+    """Keeps tensors alive. PyTorch's allocator for host memory knows no streams: if a tensor is dropped while an emulated GPU still writes
+    to it, as a GPU's allocator allows, the next tensor could get the same memory."""
     from verbena.ops.calls import OpsPart
     from verbena.ops.moe import ExpertExchange
     for kind in (OpsPart, ExpertExchange):
@@ -42,8 +42,8 @@ def keep_tensors():
 
 
 def wait_for_launches():
-    """From now on, a launch of an exchange returns when its kernel has run: for code that computes with the results on the host, which a
-    stream of a GPU would order."""
+    """Makes each later launch of an exchange return only when its kernel has run. This is for code that computes with the results on the
+    host; on a GPU, the stream would order this code after the kernel."""
     from verbena.ops.moe import ExpertExchange
 
     def wait(calls, *arguments, launch=ExpertExchange._launch):
@@ -53,7 +53,7 @@ def wait_for_launches():
 
 
 def drop_tensors():
-    """Drops what keep_tensors() has kept. For use when all kernels have ended."""
+    """Drops the tensors that keep_tensors() has kept. Call this when all kernels have ended."""
     _launched.clear()
 
 
@@ -67,7 +67,7 @@ def use_gpu(gpu):
 
 
 def allocate(gpu, length_bytes):
-    """Memory that can be shared by a descriptor, for as long as the process lives."""
+    """Allocates memory that can be shared by a file descriptor. The memory lives as long as the process."""
     mapped_bytes = ctypes.c_size_t(-(-length_bytes // GRAIN_BYTES) * GRAIN_BYTES)
     address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
     call("cuMemAddressReserve", ctypes.byref(address), mapped_bytes, ctypes.c_size_t(0), none, none)

@@ -1,4 +1,4 @@
-"""Files of inference engines, as tools/setup engines has unpacked them out of their wheels."""
+"""Loads the files of inference engines that `tools/setup engines` has unpacked from the engines' wheels."""
 import ast
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
 def list_engines(name):
-    """The folders of the versions that are there, whose names end with the version: the newest last."""
+    """Returns the folders of the available versions. The name of each folder ends with the version, and the newest version is last."""
     return sorted(path for path in CACHE.glob(f"{name}-*") if path.is_dir())
 
 
@@ -31,8 +31,8 @@ def find_engine(name):
 
 @contextlib.contextmanager
 def importable(folder, *bare):
-    """Modules of the folder can be imported; of the packages named `bare` without what their __init__.py does, which imports what is not
-    installed here. Nothing of it is left behind."""
+    """Makes the modules of the folder importable within the `with` block. For the packages in `bare`, skips their __init__.py, which
+    imports packages that are not installed here. Removes everything afterwards."""
     roots = {name.split(".")[0] for name in bare}
     before = dict(sys.modules)
     sys.path.insert(0, str(folder))
@@ -50,7 +50,8 @@ def importable(folder, *bare):
 
 
 class _Anything(type):
-    """A class in place of one that is not loaded: as a base, in annotations and in isinstance(); its attributes and results are others."""
+    """A class that replaces a class that is not loaded. It works as a base class, in annotations and in isinstance(); its attributes and
+    results are further such classes."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -87,7 +88,7 @@ class _AnyModule(types.ModuleType):
 
 
 class _Finder:
-    """Modules of a package but those that are loaded from its files."""
+    """Finds the modules of a package, except the modules that are loaded from its files."""
 
     def __init__(self, root, real):
         self._root, self._real = root, real
@@ -106,8 +107,8 @@ class _Finder:
 
 @contextlib.contextmanager
 def importable_parts(folder, *real):
-    """The modules `real` of the folder can be imported, with modules in which every name is a class where they import others of their
-    package. Nothing of it is left behind."""
+    """Makes the modules `real` of the folder importable. Wherever they import other modules of their package, they get modules in which
+    every name is a class. Removes everything afterwards."""
     packages = {".".join(name.split(".")[:count]) for name in real for count in range(1, name.count(".") + 1)}
     finder = _Finder(real[0].split(".")[0], real)
     with importable(folder):
@@ -137,8 +138,8 @@ def add_module(name, **contents):
 
 
 def add_definitions(name, path, wanted, **needed):
-    """The module `name` with the classes and functions `wanted` of the file alone; `needed` are names that their bodies need to be
-    defined."""
+    """Adds the module `name`, which contains only the classes and functions `wanted` of the file. `needed` lists names that must be defined
+    for their bodies."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = [node for node in tree.body if getattr(node, "name", None) in wanted]
     assert len(found) == len(wanted), f"{path} does not define {', '.join(wanted)} (any more)"
@@ -151,7 +152,7 @@ def add_definitions(name, path, wanted, **needed):
 
 @contextlib.contextmanager
 def installed_entry_points(folder):
-    """Verbena's entry points, of both of its pyproject.toml, are found as those of an installed distribution."""
+    """Makes Verbena's entry points, from both pyproject.toml files, visible as the entry points of an installed distribution."""
     told = [tomllib.loads(path.read_text())["project"]["entry-points"]
             for path in (PACKAGE / "pyproject.toml", PACKAGE.parent / "pyproject.toml")]
     assert told[0] == told[1]
@@ -169,7 +170,7 @@ def installed_entry_points(folder):
 
 
 def make_alone(module, class_name="VerbenaAllreduce", **arguments):
-    """Verbena's class in a group of one rank, which makes no communicator and has all attributes."""
+    """Creates an object of Verbena's class in a group of one rank. The object has all attributes, but creates no communicator."""
     group = types.SimpleNamespace(rank=lambda: 0, size=lambda: 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -177,7 +178,7 @@ def make_alone(module, class_name="VerbenaAllreduce", **arguments):
 
 
 def find_calls(path, function):
-    """The calls of a function, or of a method of any object, in a file: (positional arguments, keywords)."""
+    """Returns the calls of a function, or of a method of any object, in a file, as (positional arguments, keywords)."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == function:
             yield len(node.args), [one.arg for one in node.keywords if one.arg]

@@ -1,5 +1,5 @@
-"""All-reduce and norm in one kernel, reached through the engines' own files: vLLM's compiler passes and SGLang's hooks, on emulated GPUs, as
-ops_test.py. Only the rest of the engines (configuration, platforms, other fusions) is left out."""
+"""Tests the fused all-reduce and norm through the engines' own files, on emulated GPUs: vLLM's compiler passes and SGLang's hooks. The
+other parts of the engines (configuration, platforms, other fusions) are replaced."""
 import contextlib
 import importlib
 import re
@@ -159,7 +159,7 @@ def test_vllms_pass_manager_fuses(tmp_path):
 
 
 class _Recorder:
-    """A communicator of one rank, for compiled code whose kernels are not the matter."""
+    """A communicator of one rank that records calls, for tests of compiled code in which the kernels do not matter."""
 
     def all_reduce_rms_norm(self, x, norm, residual, codec=None):
         from verbena.ops import Normed

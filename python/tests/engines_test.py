@@ -1,5 +1,5 @@
-"""Verbena's integrations against the engines' own files: loaders, signatures, attributes. Nothing here stands for an engine but parts that
-the loaded files do not use. docs/inference.md names the versions."""
+"""Tests Verbena's integrations with the engines' own files: loaders, signatures and attributes. Only parts of an engine that the loaded
+files do not use are replaced. docs/inference.md names the versions."""
 import ast
 import importlib
 import inspect
@@ -33,7 +33,7 @@ def _list_packages(name):
 
 
 def _load_sglang_plugins(folder, tmp_path, caplog):
-    """By SGLang's own loader; returns the module whose function it hooks."""
+    """Loads the plug-ins with SGLang's own loader. Returns the module whose function is hooked."""
     module = add_definitions(SGLANG_MODULE, folder / SGLANG_FILE, ["dispatch_custom_allreduce"], _is_cuda=False, _is_musa=True,
                              CustomAllreduce=object)
     # A module that has imported the function by name, as SGLang's parallel_state has.
@@ -96,7 +96,7 @@ def test_vllm_loads_us(tmp_path):
 
 @pytest.mark.parametrize("contents", [None, {}])
 def test_a_vllm_without_the_class_keeps_its_own(tmp_path, contents):
-    """vLLM's loader catches nothing: what a plug-in raises ends the server."""
+    """An exception in a plug-in would end the server, because vLLM's loader catches nothing."""
     import os
     folder = find_engine("vllm")
     with importable(folder, *_list_packages(VLLM_MODULE)):
@@ -171,7 +171,7 @@ def test_attributes_that_are_read_exist(engine, integration, package, others):
 
 
 def _has(instance, name):
-    """Without __getattr__, which has an answer for names that nobody knows."""
+    """Returns True if the object has the attribute. Does not use __getattr__, which answers for every name."""
     return name in vars(instance) or hasattr(type(instance), name)
 
 
@@ -200,7 +200,7 @@ def test_attributes_that_nobody_knows():
     with pytest.raises(AttributeError, match="vLLM reads the attribute 'quick_ptr'.*USE_VERBENA_COLLECTIVES"):
         ours.quick_ptr  # noqa: B018
     assert getattr(ours, "obj", None) is None and not hasattr(ours, "has_multicast")
-    with pytest.warns(UserWarning, match="with unknown arguments, which are ignored: color, size"):
+    with pytest.warns(UserWarning, match="with arguments that Verbena does not know. Verbena ignores these arguments: color, size"):
         vllm.VerbenaAllreduce(ours.group, "cpu", color=1, size=2)
 
 
@@ -246,7 +246,7 @@ def test_aiter_has_the_settings_that_we_read():
 
 
 def test_sums_of_a_group_take_aiters_arguments():
-    """Other calls of a group have vLLM's arguments: AITER's are a TypeError there (docs/distributed.md)."""
+    """All other calls of a group have vLLM's arguments; AITER's arguments raise a TypeError there (docs/distributed.md)."""
     import verbena.distributed as ours
     folder = find_engine("amd-aiter") / "aiter/dist"
     for file, name, function in (("communication_op.py", "tensor_model_parallel_all_reduce", ours.tensor_model_parallel_all_reduce),

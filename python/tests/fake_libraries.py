@@ -1,5 +1,5 @@
-"""NCCL, NVSHMEM and the libraries that make contexts over them, as far as the package calls them: a few lines of C. A
-context is a real one of libverbena's, of this rank alone."""
+"""Builds stand-ins for NCCL, for NVSHMEM and for the libraries that create contexts over them, from a few lines of C. They have only the
+functions that the package calls. A context is a real context of libverbena.so with one rank."""
 import os
 import pathlib
 import shutil
@@ -82,7 +82,7 @@ def build(path, source, *options):
 
 
 def build_beside_verbena(folder, **sources):
-    """libverbena_NAME.so in the folder, and libverbena.so, where the package is to look."""
+    """Builds libverbena_NAME.so in the folder, next to libverbena.so, where the package searches for it."""
     library = pathlib.Path(verbena.LibraryFinder.find_library())
     folder.mkdir(exist_ok=True)
     (folder / finder.LIBRARY_NAME).symlink_to(library)

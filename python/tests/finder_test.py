@@ -1,4 +1,4 @@
-"""Libraries are found where they are said to be, and a failure names every place."""
+"""Tests that libraries are found in the documented places, and that an error names every place that was searched."""
 import dataclasses
 import pathlib
 import sys

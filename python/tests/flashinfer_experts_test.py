@@ -1,5 +1,5 @@
-"""verbena.integrations.flashinfer with FlashInfer's own registry and base class: registration, signatures, and a layer of experts on emulated
-GPUs of one host and of several, with and without scales, against a dense layer."""
+"""Tests verbena.integrations.flashinfer with FlashInfer's own registry and base class: registration and signatures. Compares a layer of
+experts with a dense layer, on emulated GPUs of one host and of several hosts, with and without scales."""
 import contextlib
 import importlib
 import inspect

@@ -1,5 +1,5 @@
-"""All-reduces in few bits, norms, and both in one on tensors, their operators, and the places where engines fuse them: on
-emulated GPUs, as ops_test.py."""
+"""Tests quantised all-reduces, norms, and all-reduces fused with norms on tensors, on emulated GPUs. Also tests their operators and the
+hooks in which engines fuse them."""
 
 import operator
 import os
@@ -131,7 +131,7 @@ def test_norms_behind_collectives(rank):
                       lambda: ops.rms_norm(total, Norm(weight, quantisation=Quantisation.FP8_TENSOR))):
             with pytest.raises(ValueError):
                 wrong()
-        with pytest.raises(verbena.VerbenaError, match="a tile of swizzled scales"):
+        with pytest.raises(verbena.VerbenaError, match="swizzled scales cannot be gathered"):
             ops.reduce_scatter_rms_norm_all_gather(parts[rank], Norm(weight, quantisation=Quantisation.MXFP8_SWIZZLED))
         ops.check_error()
 
@@ -187,7 +187,8 @@ def _make_graph(has_residual, has_late_user=False, has_early_user=False, group="
 
 
 class _InOrder(torch.fx.Interpreter):
-    """What a node uses is there, and is not freed under it: a host's memory knows nothing of streams."""
+    """Runs a graph node by node and waits for the GPU after each node, so that no tensor is freed while a kernel uses it. The allocator for
+    host memory knows no streams."""
 
     def run_node(self, node):
         result = super().run_node(node)

@@ -1,4 +1,4 @@
-"""A GPU of Triton's that loads modules and launches kernels without there being one: it writes down what it is asked."""
+"""A driver for Triton without a GPU. It "loads" modules and "launches" kernels by recording the requests."""
 import types
 
 from triton.backends.compiler import GPUTarget
@@ -21,7 +21,7 @@ class Recorder:
         self.launcher_cls = Launcher
 
     def _load(self, name, kernel, shared, device):
-        """(module, function, registers, spills, threads); modules are numbered from 1001 on."""
+        """Returns (module, function, registers, spills, threads). Modules are numbered from 1001."""
         self.loaded.append((name, device))
         return 1000 + len(self.loaded), 77, 32, 0, 1024
 

@@ -1,5 +1,5 @@
-"""Kernels by which primitives_on_gpus.py uses each primitive between GPUs. What is chosen while a kernel runs is a plain
-argument, so that few have to be compiled; BACKEND is the dispatch: DEFAULT, or the one that the kernel is linked for."""
+"""Kernels with which primitives_on_gpus.py uses each primitive between GPUs. Choices that a kernel makes at run time are plain arguments,
+so that few kernels must be compiled. BACKEND is either DEFAULT, or the backend for which the kernel is linked."""
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
@@ -34,7 +34,7 @@ def copy_out(out, source, count):
 
 @jit
 def ask(ctx_ptr, data_ptr, address, out, peer, BACKEND: tl.constexpr):
-    """What the team and the addresses are; out[9] is the peer's first word."""
+    """Stores the properties of the team, and addresses, in `out`. out[9] is the first word of the peer."""
     tl.store(out, symm_team_size(ctx_ptr, BACKEND))
     tl.store(out + 1, symm_team_rank(ctx_ptr, BACKEND))
     tl.store(out + 2, symm_team_lsa_size(ctx_ptr, BACKEND))
@@ -63,7 +63,7 @@ def write_at_all(ctx_ptr, data_ptr, out, value, BACKEND: tl.constexpr):
 
 @jit
 def signal_by_pointer(ctx_ptr, out, peer, index, value, BACKEND: tl.constexpr):
-    """A store to the peer's signal, and the wait for the other neighbour's."""
+    """Stores to a signal of the peer, and waits for the signal of the other neighbour."""
     theirs = symm_lsa_signal_ptr(ctx_ptr, peer, BACKEND)
     if theirs != 0:
         tl.atomic_xchg((theirs + 8 * index).to(tl.pointer_type(tl.int64)), value.to(tl.int64), sem="release", scope="sys")
@@ -98,8 +98,9 @@ def meet_once(ctx_ptr, kind, index, BACKEND: tl.constexpr):
 
 @jit
 def meet(ctx_ptr, data_ptr, out, kind, rounds, peer, late_ns, BACKEND: tl.constexpr):
-    """In each round a number to the next rank, a barrier, and the number that the rank before has sent; some ranks are
-    late. Barriers of the whole team follow a put, those of ranks in reach a store. Places: what came, what is sent."""
+    """In each round, sends a number to the next rank, waits at a barrier, and reads the number that the previous rank has sent. Some ranks
+    are late. The number is sent by a put before a barrier of the whole team, and by a store before a barrier of the reachable ranks.
+    Received numbers come first in memory, followed by sent numbers."""
     program = tl.program_id(0)
     rank = symm_team_rank(ctx_ptr, BACKEND)
     size = symm_team_size(ctx_ptr, BACKEND)
@@ -129,7 +130,8 @@ def meet(ctx_ptr, data_ptr, out, kind, rounds, peer, late_ns, BACKEND: tl.conste
 
 @jit
 def pass_a_message(ctx_ptr, data_ptr, flag_ptr, source, out, seen, peer, scope, count, BACKEND: tl.constexpr):
-    """Stores to the peer, a fence, a flag; the other neighbour's are read once its flag is there."""
+    """Stores a message to the peer, executes a fence, and sets a flag. Reads the message of the other neighbour once that neighbour's flag
+    is set."""
     theirs = symm_lsa_ptr(ctx_ptr, data_ptr, peer, BACKEND)
     their_flag = symm_lsa_ptr(ctx_ptr, flag_ptr, peer, BACKEND)
     copy_out(theirs, source, count)
@@ -155,7 +157,7 @@ def ask_for_a_fence(ctx_ptr, out, scope, BACKEND: tl.constexpr):
 @jit
 def copy(ctx_ptr, destination, source, seen, out, kind, count, element_size, words, peer, index, late_ns,
          BACKEND: tl.constexpr):
-    """To the next rank or from it, and what came from the rank before."""
+    """Copies data to or from the next rank, and reads the data that came from the previous rank."""
     # With a wrong signal, or none, a rank would read before the data has arrived.
     idle(late_ns)
     status = 0
@@ -191,8 +193,8 @@ def copy(ctx_ptr, destination, source, seen, out, kind, count, element_size, wor
 
 @jit
 def use_words(ctx_ptr, data_ptr, out, peer, times, size, BACKEND: tl.constexpr):
-    """Words of data_ptr: a counter that all draw from at rank 0, with what is drawn in out; one that is written, one that
-    is swapped, one that is added to. Programs of all ranks at once."""
+    """Uses words at data_ptr: a counter on rank 0 from which all programs draw numbers, which are stored in `out`; a word that is written;
+    a word that is swapped; and a word that is added to. Programs of all ranks run at the same time."""
     program = tl.program_id(0)
     rank = symm_team_rank(ctx_ptr, BACKEND)
     for i in range(times):
@@ -212,7 +214,7 @@ def use_words(ctx_ptr, data_ptr, out, peer, times, size, BACKEND: tl.constexpr):
 
 @jit
 def copy_rows(ctx_ptr, destination, source, seen, out, peer, index, row_count, rows, stride, BACKEND: tl.constexpr):
-    """A part of a matrix to the next rank by a queue of its own, and back from there."""
+    """Copies a part of a matrix to the next rank through a separate queue, and back."""
     status = symm_put_rows(ctx_ptr, destination, stride, source, row_count, row_count, rows, None, peer, BACKEND)
     tl.debug_barrier()
     status = tl.minimum(status, symm_signal_by(ctx_ptr, index, peer, -1, 1, SIGNAL_OP_ADD, BACKEND))
@@ -232,7 +234,7 @@ def copy_rows(ctx_ptr, destination, source, seen, out, peer, index, row_count, r
 
 @jit
 def put_pieces(ctx_ptr, pieces, count, out, peer, index, BACKEND: tl.constexpr):
-    """A list of pieces to the next rank with a signal behind them, and an empty list."""
+    """Puts a list of pieces to the next rank, followed by a signal, and then an empty list."""
     tl.store(out, symm_put_pieces_signal(ctx_ptr, pieces, count, peer, index, 1, SIGNAL_OP_ADD, BACKEND))
     tl.store(out + 1, symm_signal_wait_until(ctx_ptr, index, SIGNAL_CMP_GE, 1, BACKEND))
     status = symm_put_pieces(ctx_ptr, pieces, 0, peer, BACKEND)

@@ -1,5 +1,5 @@
-"""Windows in GPU memory, over a stand-in for CUDA's driver with two GPUs whose memory faults when the CPU touches it; a
-rank is a process with one of them."""
+"""Tests windows in GPU memory. A stand-in for CUDA's driver has two GPUs, and accesses of the CPU to their memory fault. Each rank is a
+process with one of the two GPUs."""
 import ctypes
 import pathlib
 import sys
@@ -159,8 +159,8 @@ def test_calls_on_streams(rank):
         for call, what in ((lambda: world.barrier(512, stream), "barrier 512 does not exist"),
                            (lambda: world.signal(256, 0, stream=stream), "signal 256 does not exist"),
                            (lambda: world.signal(0, 2, stream=stream), "rank 2 does not exist"),
-                           (lambda: world.put(4096, (begin, 8), 0, stream), "is not in windows"),
-                           (lambda: world.put(begin, (begin, 1 << 50), 0, stream), "is not in windows")):
+                           (lambda: world.put(4096, (begin, 8), 0, stream), "is not inside a window"),
+                           (lambda: world.put(begin, (begin, 1 << 50), 0, stream), "is not inside a window")):
             with pytest.raises(verbena.VerbenaError, match=what):
                 call()
         with pytest.raises(ValueError, match="contiguous"):

@@ -1,4 +1,4 @@
-"""Groups on ranks as processes: without PyTorch, and with tensors where it is installed."""
+"""Tests groups whose ranks are processes, without PyTorch, and with tensors if PyTorch is installed."""
 import contextlib
 import ctypes
 import gc
@@ -104,7 +104,7 @@ def use_engines_names(rank):
     vd.ensure_model_parallel_initialized(2, 2, 1, 1, "nccl")
     with pytest.raises(RuntimeError, match="the groups already exist with the sizes"):
         vd.ensure_model_parallel_initialized(4, 1)
-    with pytest.raises(RuntimeError, match="the groups already exist: call destroy"):
+    with pytest.raises(RuntimeError, match="the groups already exist. Call destroy"):
         vd.initialize_model_parallel(2, 2)
     assert (vd.get_tensor_model_parallel_world_size(), vd.get_tensor_model_parallel_rank()) == (2, rank % 2)
     assert vd.get_pp_group().is_first_rank == (rank < 2) and vd.get_pp_group().next_rank == (rank + 2) % 4
@@ -151,7 +151,7 @@ def test_the_set_up_unpickles_nothing(rank):
 
 
 def list_listeners():
-    """The TCP addresses at which this process listens: in hexadecimal, as /proc/net/tcp has them."""
+    """Returns the TCP addresses at which this process listens, in the hexadecimal format of /proc/net/tcp."""
     inodes = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -194,7 +194,7 @@ def test_hosts():
 
 
 def ask_for_what_cannot_be(rank):
-    """What fails on one rank fails on all, at once; then the same ranks can begin anew."""
+    """A call that fails on one rank fails at once on all ranks. Afterwards the same ranks can begin again."""
     hide_torch()
     found = []
     for asked in ({"tensor_model_parallel_size": 2 - rank}, {"decode_context_model_parallel_size": 1 + rank},
@@ -321,7 +321,7 @@ def test_a_forked_child_changes_nothing():
 
 
 def count_left():
-    """What this process has of each: by the kernel's and the allocator's own accounting."""
+    """Returns how many resources of each kind this process still has, as counted by the kernel and by the allocator."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = MallocInfo
@@ -399,7 +399,7 @@ def count_symmetric(rank, custom, path):
 
 @pytest.mark.parametrize("path", ["auto", "rdma"])
 def test_groups_share_windows_and_registrations(path):
-    """One window serves all groups, and further groups take no descriptor, mapping or thread: nothing is registered again."""
+    """One window serves all groups. Additional groups need no descriptor, mapping or thread, because nothing is registered again."""
     few, many = run_ranks(4, count_symmetric, 0, path), run_ranks(4, count_symmetric, 6, path)
     for (left, reached), (left_many, reached_many) in zip(few, many, strict=True):
         for counts in (left, left_many):
@@ -462,7 +462,7 @@ def test_tensors():
 @needs_torch
 @on_ranks(3)
 def test_shapes_and_types(rank):
-    """Every shape and type against the sum that the ranks' known inputs have."""
+    """Compares the result for every shape and type with the sum of the ranks' known inputs."""
     import torch
     init_dist_env(tensor_model_parallel_size=3, timeout=PATIENCE_S)
     tp = get_tp_group()

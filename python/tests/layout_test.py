@@ -62,7 +62,8 @@ def cut(flat, length):
 
 @pytest.mark.parametrize(("edp", "dp", "pp", "tp"), list(itertools.product((1, 2, 3), (1, 2, 4), (1, 2, 3), (1, 2, 4))))
 def test_engines_formulas(edp, dp, pp, tp):
-    """reshape(-1, dp, pp, tp): TP view(-1, tp), PP transpose(2, 3), DP transpose(1, 3), EP transpose(1, 2)."""
+    """Compares the groups with the engines' formulas: the ranks are reshaped to (-1, dp, pp, tp); TP groups are view(-1, tp), PP groups
+    transpose(2, 3), DP groups transpose(1, 3), and EP groups transpose(1, 2)."""
     shape = (edp, dp, pp, tp)
     groups = lay_out_engine(math.prod(shape), tp=tp, pp=pp, dp=dp)
     assert groups["tp"] == cut(transpose(shape, (0, 1, 2, 3)), tp)
@@ -72,7 +73,7 @@ def test_engines_formulas(edp, dp, pp, tp):
 
 @pytest.mark.parametrize("order", ["-".join(axes) for axes in itertools.permutations(("tp", "cp", "ep", "dp", "pp"))])
 def test_every_order(order):
-    """Two ranks are in one group if all other coordinates are the same, by the definition of coordinates."""
+    """Two ranks are in the same group exactly if all their other coordinates are equal, by the definition of coordinates."""
     sizes = {"tp": 2, "cp": 3, "ep": 1, "dp": 2, "pp": 2}
     layout = GroupLayout(24, order, sizes)
     axes = order.split("-")
@@ -96,7 +97,7 @@ def test_experts():
     groups = lay_out_megatron(16, tp=2, pp=2, ep=4, expert_tp=1)
     assert groups["ep"] == by((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15))
     assert groups["expert_dp"] == by((0, 4), (1, 5), (2, 6), (3, 7), (8, 12), (9, 13), (10, 14), (11, 15))
-    with pytest.raises(ValueError, match="put pp last"):
+    with pytest.raises(ValueError, match="Put pp last"):
         lay_out_megatron(16, tp=2, pp=2, ep=4, expert_tp=1, order="tp-cp-ep-pp-dp")
 
 
@@ -123,6 +124,6 @@ def test_custom():
 
 
 def test_thousands_of_ranks():
-    """How long it takes is measured (docs/measurements), not asserted."""
+    """Computes groups of thousands of ranks. The time is measured (docs/measurements) but not asserted."""
     groups = lay_out_engine(4096, tp=8, pp=8, dp=16)
     assert all(sorted(itertools.chain(*some)) == list(range(4096)) for some in groups.values())

@@ -1,4 +1,4 @@
-"""NVLink between GPUs, as NVIDIA's management library tells it: over a stand-in for that library."""
+"""Tests the detection of NVLink between GPUs with a stand-in for NVIDIA's management library."""
 import ctypes
 import types
 

@@ -1,4 +1,5 @@
-"""The message queue: threads of this process, and ranks as processes; engines' ways to make one."""
+"""Tests the message queue between threads of one process and between ranks in separate processes. Creates queues in the ways in which
+engines create them."""
 import array
 import contextlib
 import os
@@ -88,7 +89,7 @@ def test_view_in_use_is_not_pulled_away(pair):
     reader.shutdown()
     for _ in range(2):
         writer.enqueue(b"into the other chunks")
-    with pytest.raises(TimeoutError, match="has read the chunk but has not released it"):
+    with pytest.raises(TimeoutError, match="has read the chunk but has not released the chunk"):
         writer.enqueue(b"into this one", timeout=0.01)
     assert part == b" place"
     part.release()
@@ -211,7 +212,7 @@ def test_shutdown_by_another_thread_ends_a_call():
 
 
 def test_readers_without_a_rank_of_their_own():
-    """As vLLM numbers them: ranks of readers on the writer's host, others by any number, -1 among them."""
+    """As in vLLM, readers on the writer's host have ranks, and all other readers may have any number, even -1."""
     writer = MessageQueue(4, 2, [7, 8], 1024, 4)
     handle = pickle.loads(pickle.dumps(writer.export_handle()))
     assert handle == Handle.from_bytes(handle.to_bytes())

@@ -1,5 +1,5 @@
-"""Launches of kernels that call NVSHMEM, on a stand-in for the GPU: which bitcode they are linked with, and that each module
-is prepared once, before anything in it runs."""
+"""Tests launches of kernels that call NVSHMEM, on a stand-in for the GPU: which bitcode the kernels are linked with, and that each module
+is prepared once, before any kernel of the module runs."""
 import ctypes
 import pathlib
 import types
@@ -61,7 +61,7 @@ def _list_events(gpu):
 
 
 def _decorate(backend=NVSHMEM, function=kernels.ask_for_the_size):
-    """A new kernel for each test: Triton keeps the loaded module with the function."""
+    """Returns a new kernel for each test, because Triton keeps the loaded module with the function."""
     return symm.requires_symm(backend=backend)(triton.jit(function.fn))
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_prepared_in_a_capture(gpu):
     kernel = _decorate()
     gpu.is_capturing = True
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="cannot be captured into a CUDA graph.*launch it once before"):
+        with pytest.raises(RuntimeError, match="cannot be captured into a CUDA graph.*Launch the kernel once before"):
             kernel[(1,)](*ARGUMENTS, BACKEND=2)
     assert _list_events(gpu) == []
     gpu.is_capturing = False

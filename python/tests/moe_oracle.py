@@ -1,5 +1,5 @@
-"""What a dispatch and a combine of verbena.moe give, computed by numpy to the bit: which rows come and in which order, the casts to e4m3, and
-the three orders of sums. Knows nothing of slots, packets and kernels. Rows of 16-bit types are uint16 bits."""
+"""Computes the exact results of a dispatch and a combine of verbena.moe with numpy: the rows and their order, the casts to e4m3, and the
+sums in each of the three orders. Does not model slots, packets or kernels. Rows of 16-bit types are arrays of uint16 with the same bits."""
 import dataclasses
 from typing import Any
 
@@ -24,14 +24,14 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Of a rank: ids [tokens, top_k] as they are given, float32 weights of the same shape."""
+    """The input of one rank: the expert ids [tokens, top_k] as the caller passed them, and float32 weights of the same shape."""
     ids: Any
     weights: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Received:
-    """At a rank: (source, token) of each row by source rank, and the handle's tensors."""
+    """The rows that one rank receives, grouped by source rank: the pair (source rank, token) of each row, and the tensors of the handle."""
     rows: list[tuple[int, int]]
     counts: Any
     sources: Any
@@ -40,7 +40,7 @@ class Received:
 
 
 def find_local(shape: Shape, ids: Any, rank: int) -> Any:
-    """Experts of `rank`, counted from 0; -1 for all other ids."""
+    """Returns, for each id, the number of the expert on `rank`, counted from 0; -1 if the expert is on another rank."""
     ids = ids.astype(np.int64)
     first = rank * shape.local_experts
     return np.where((ids >= first) & (ids < first + shape.local_experts), ids - first, -1)
@@ -63,7 +63,8 @@ def dispatch(shape: Shape, tokens: list[Tokens], rank: int) -> Received:
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-    """Of a rank whose rows are grouped by expert: (source, token) and expert of each row, None and -1 without a token; the handle's tensors."""
+    """The rows that one rank receives, grouped by expert: the pair (source rank, token) and the expert of each row, and the tensors of the
+    handle. An empty row has None instead of the pair, and the expert -1."""
     rows: list[tuple[int, int] | None]
     sources: Any
     experts: Any
@@ -73,7 +74,7 @@ class Groups:
 
 
 def group(shape: Shape, received: Received, rows: int, alignment: int | None) -> Groups:
-    """`alignment`: None: each group has room for all rows."""
+    """Groups the received rows by expert. If `alignment` is None, each group has space for all rows."""
     groups = Groups([None] * rows, np.full(rows, -1, np.int32), np.full(rows, -1, np.int32), np.full(received.ids.shape, -1, np.int32),
                     np.zeros(shape.local_experts, np.int32), np.zeros(shape.local_experts, np.int32))
     end = 0
@@ -92,12 +93,13 @@ def group(shape: Shape, received: Received, rows: int, alignment: int | None) ->
 
 
 def ungroup(rows: Any, places: Any) -> Any:
-    """Rows by expert as the rows of (source, number, k)."""
+    """Returns rows that are grouped by expert in the order of (source rank, token number, k)."""
     return rows[np.maximum(places, 0)]
 
 
 def combine(shape: Shape, kind: str, tokens: list[Tokens], rank: int, expert_rows: list[Any], order: str) -> Any:
-    """The rows of a rank's tokens, as bits. `expert_rows`: of each rank, in the shape that `order` says, as bits."""
+    """Returns the combined rows of the tokens of `rank`, as bits. `expert_rows` has the rows of each rank's experts, as bits; `order`
+    determines their shape."""
     ids, weights = tokens[rank].ids, tokens[rank].weights
     numbers = []  # of the tokens' rows at each rank
     for other in range(shape.ranks):
@@ -136,7 +138,7 @@ def widen(bits: Any, kind: str) -> Any:
 
 
 def narrow(numbers: Any, kind: str) -> Any:
-    """To nearest, ties to even. Not for NaN."""
+    """Rounds to the nearest value, ties to even. Does not accept NaN."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return numbers.astype(np.float16).view(np.uint16)
@@ -145,7 +147,7 @@ def narrow(numbers: Any, kind: str) -> Any:
 
 
 def multiply_add(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float32, rounded once, for a product that float64 holds exactly."""
+    """Returns a * b + c for float32 values, rounded once. float64 must represent the product exactly."""
     product, addend = np.float64(a) * b.astype(np.float64), c.astype(np.float64)
     total = product + addend
     back = total - product
@@ -157,7 +159,7 @@ def multiply_add(a: Any, b: Any, c: Any) -> Any:
 
 
 def cast(numbers: Any, has_powers: bool) -> tuple[Any, Any]:
-    """(e4m3 bytes, float32 scales) of float32 rows."""
+    """Casts float32 rows. Returns (e4m3 bytes, float32 scales)."""
     blocks = -(-numbers.shape[1] // CAST_BLOCK)
     data = np.empty(numbers.shape, np.uint8)
     scales = np.empty((len(numbers), blocks), np.float32)
@@ -173,7 +175,7 @@ def cast(numbers: Any, has_powers: bool) -> tuple[Any, Any]:
 
 
 def to_e4m3(numbers: Any) -> Any:
-    """To nearest, ties to the even byte; beyond the largest: the largest."""
+    """Rounds to the nearest e4m3 value, ties to the even byte. Values beyond the largest magnitude become the largest magnitude."""
     magnitudes = np.minimum(np.abs(numbers), E4M3_MAX)
     below = np.searchsorted(E4M3, magnitudes, side="right") - 1
     above = np.minimum(below + 1, len(E4M3) - 1)

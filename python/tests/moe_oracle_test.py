@@ -1,5 +1,5 @@
-"""verbena.moe on emulated GPUs against the oracle of moe_oracle.py, to the bit: shapes, routing, types and orders of sums drawn by a seed. Another
-seed each day; MOE_SEED=n repeats a day's."""
+"""Compares verbena.moe on emulated GPUs, bit by bit, with the results of moe_oracle.py. Shapes, routing, types and orders of sums are drawn
+from a seed. The seed changes every day; MOE_SEED=n repeats the run of a certain day."""
 import fractions
 import os
 import time
@@ -194,7 +194,7 @@ def _run_case(case, context, rank):
 
 
 def _count_when_done(ids, experts, alignment, count=verbena.ops.moe._count_rows):
-    """PyTorch's operators on the host do not wait for an emulated GPU."""
+    """Reads the counts after the kernel has run, because PyTorch's operators on the host do not wait for an emulated GPU."""
     driver.call("cuStreamSynchronize", None)
     return count(ids, experts, alignment)
 
@@ -213,7 +213,8 @@ def _run_cases(rank, ranks, seed):
 
 
 def _draw_ranks():
-    """One of 5 to 8 ranks a day, which take longer; all of them with RANKS_ALL=1."""
+    """Draws the number of ranks for a test. Only one number from 5 to 8 is used per day, because such tests take longer; RANKS_ALL=1 uses
+    all numbers."""
     return [5, 6, 7, 8] if os.environ.get("RANKS_ALL") else [5 + _find_seed() % 4]
 
 

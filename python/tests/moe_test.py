@@ -1,5 +1,5 @@
-"""verbena.moe on emulated GPUs against sums that PyTorch computes on the host: ids of no expert, repeated ids, other numbers of tokens on
-each rank, every sum, casts, scales, a call as two kernels, operators."""
+"""Compares verbena.moe on emulated GPUs with sums that PyTorch computes on the host: ids without an expert, repeated ids, different numbers
+of tokens per rank, every order of sums, casts, scales, calls in two phases, and operators."""
 import dataclasses
 import os
 
@@ -18,7 +18,8 @@ NO_EXPERT = (-1, EXPERTS, -7)
 
 
 def _draw(rank, step, kind=None):
-    """What rank `rank` gives in a step, on whatever rank asks: rows, ids, weights. All numbers are small: bfloat16 has them exactly."""
+    """Returns the input of rank `rank` in a step: rows, ids and weights. Any rank can call this function. All numbers are small, so that
+    bfloat16 represents them exactly."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     tokens = 0 if (rank + step) % 3 == 1 else MAX_TOKENS - rank
     rows = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(kind or torch.bfloat16)
@@ -39,7 +40,7 @@ def _synchronize():
 
 
 def _list_expected(rank, ranks, step):
-    """(source, token, local ids) of the rows that reach a rank, in their order."""
+    """Returns (source rank, token, local ids) of the rows that reach a rank, in order."""
     share = EXPERTS // ranks
     rows = []
     for source in range(ranks):
@@ -184,7 +185,7 @@ def test_tokens_go_between_hosts(rank):
     os.environ.update(VERBENA_HOSTID=f"host-{rank % 2}", VERBENA_IBVERBS_LIB="softverbs")
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context:
-        with pytest.raises(verbena.VerbenaError, match="needs a team on one host"):
+        with pytest.raises(verbena.VerbenaError, match="works only if all ranks of the team are on one host"):
             _make(context)
         assert find_hosts(context) == [0, 1, 0, 1]
         sizes = {"experts": EXPERTS, "max_tokens": MAX_TOKENS, "top_k": TOP_K, "hidden": HIDDEN, "blocks": 2}
@@ -286,7 +287,7 @@ def test_a_peer_is_left_out(rank):
                 is_there = (ids >= 0) & (ids < EXPERTS // 3 * len(living))
                 factors = torch.where(is_there, weights * (ids + 1), torch.zeros(())).sum(1, keepdim=True)
                 assert torch.allclose(result.double(), rows.double() * factors, rtol=2 ** -6, atol=2.0)
-                with pytest.raises(verbena.VerbenaError, match="leaves out this rank"):
+                with pytest.raises(verbena.VerbenaError, match="excludes this rank"):
                     exchange.set_living([(rank + 1) % 3])
             if living == [0, 1] and rank != 2:
                 with pytest.raises(verbena.VerbenaError, match="verbena_moe_reset"):

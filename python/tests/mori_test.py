@@ -1,5 +1,6 @@
-"""verbena.integrations.mori on emulated GPUs: which rows come, with which scales, ids and weights; sums; calls in two parts; refusals; on one
-host and on several; and the case of AITER's test, whose experts are computed here from quantised rows, against a dense layer that PyTorch computes from the same rows."""
+"""Tests verbena.integrations.mori on emulated GPUs, on one host and on several hosts: the received rows with their scales, ids and weights;
+sums; calls in two parts; and errors. Also runs AITER's test case: the experts are computed from quantised rows, and the result is compared
+with a dense layer that PyTorch computes from the same rows."""
 import pytest
 
 import driver
@@ -21,7 +22,8 @@ def _config(rank, size, **options):
 
 
 def _draw(rank, seed):
-    """What a rank gives, on whatever rank asks. All numbers are small: bfloat16 has them and their sums exactly."""
+    """Returns the input of a rank; any rank can call this function. All numbers are small, so that bfloat16 represents them and their sums
+    exactly."""
     generator = torch.Generator().manual_seed(100 * seed + rank)
     tokens = 0 if (rank + seed) % 4 == 3 else MAX_TOKENS - rank % 2
     rows = torch.randint(-4, 5, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
@@ -145,7 +147,7 @@ def _run_case(rank, size, hosts, numbers, quant_type):
 @pytest.mark.parametrize("quant_type", ["per_Token", "per_128x128"])
 @pytest.mark.parametrize("size, hosts, numbers", [(2, 1, (16, 256, 128, 8, 3)), (4, 2, (16, 256, 128, 8, 3)), (4, 1, (128, 6144, 1024, 16, 2))])
 def test_the_case_of_aiter(size, hosts, numbers, quant_type):
-    """The last one has the numbers of AITER's test, on 4 ranks instead of 8: tokens, hidden, intermediate, experts, top-k."""
+    """The last case has the sizes of AITER's test, but with 4 ranks instead of 8. Sizes: tokens, hidden, intermediate, experts, top-k."""
     parts = run_ranks(size, _run_case, size, hosts, numbers, quant_type)
     case = DenseCase(*numbers)
     case.check(parts, quant_type)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Collectives on GPUs under PyTorch: the shapes that engines have, and what their users have complained about, each a case.
+"""Tests collectives on GPUs under PyTorch. Each case is a shape that engines use, or a problem that users of engines have reported.
 
     torchrun --nproc-per-node 2 python/tests/ops_on_gpus.py [CASE...]
 
@@ -43,7 +43,7 @@ class Ranks:
         return gathered
 
     def whole(self, shape, dtype=torch.bfloat16, seed=0):
-        """Whole numbers whose sums are exact in every type; of each rank."""
+        """Returns whole numbers of each rank whose sums are exact in every type."""
         generator = torch.Generator().manual_seed(seed)
         return [torch.randint(-8, 9, shape, generator=generator).to(dtype) for _ in range(self.size)]
 
@@ -139,7 +139,7 @@ def case_uneven(r):
 # ---- What users have complained about ----
 
 def case_every_bit_pattern(r):
-    """Subnormals, NaN, what would look like an empty place: nothing hangs, and numbers add up."""
+    """Sends subnormal numbers, NaN, and values that look like an empty slot. No call may hang, and the sums must be right."""
     patterns = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     rare = torch.tensor([LOOKS_EMPTY, 1, LOOKS_EMPTY ^ 1, LOOKS_EMPTY], dtype=torch.int32).view(torch.bfloat16)
     patterns = torch.cat([patterns, rare.repeat(64)])
@@ -203,7 +203,7 @@ def case_a_late_rank(r):
 
 
 def case_sms_held_by_another_stream(r):
-    """Blocks that find no place at once: they meet their peers' one after the other."""
+    """Blocks that cannot start at the same time must run one after the other, and wait only for the blocks of peers with the same index."""
     other = torch.cuda.Stream()
     a = torch.randn(8192, 8192, device=r.device)
     with torch.cuda.stream(other):
@@ -258,7 +258,8 @@ def case_compiled(r):
 
 
 def case_allocators(r):
-    """Under whatever PYTORCH_CUDA_ALLOC_CONF says: run with expandable_segments:True and backend:cudaMallocAsync too."""
+    """Works with any value of PYTORCH_CUDA_ALLOC_CONF. Run this case with expandable_segments:True and with backend:cudaMallocAsync,
+    too."""
     for turn in range(20):
         parts = r.whole((1000 * (turn + 1),), seed=turn)
         x = r.on_gpu(parts)
@@ -297,7 +298,7 @@ def case_many_replays(r):
 
 
 def case_experts_of_a_mixture(r):
-    """Tokens to the experts of all ranks and back, in one graph that is replayed with other rows, experts and weights."""
+    """Sends tokens to the experts of all ranks and back, in one graph that is replayed with other rows, experts and weights."""
     experts, tokens, top_k, hidden = 32 * r.size, 48, 8, 7168
     with verbena.moe.ExpertExchange(r.context, experts=experts, max_tokens=tokens, top_k=top_k, hidden=hidden) as exchange:
         rows = torch.zeros(tokens, hidden, dtype=torch.bfloat16, device=r.device)
@@ -326,7 +327,7 @@ def case_experts_of_a_mixture(r):
 
 
 def case_experts_with_their_rows_together(r):
-    """Rows grouped by expert, as many as came and as many as may come, and rows that follow an earlier routing."""
+    """Groups rows by expert, with the exact and with the maximum number of rows. Also sends rows by the routing of an earlier dispatch."""
     experts, tokens, top_k, hidden = 16 * r.size, 40, 6, 4096
     with verbena.moe.ExpertExchange(r.context, experts=experts, max_tokens=tokens, top_k=top_k, hidden=hidden, max_scale_bytes=128) as exchange:
         for turn in range(60):
@@ -348,7 +349,8 @@ def case_experts_with_their_rows_together(r):
 
 
 def case_low_latency_calls_of_deep_ep(r):
-    """DeepEP's dispatch and combine: every kind of scales, eager with hooks and in a graph that is replayed with other routing."""
+    """Runs DeepEP's low-latency dispatch and combine with every kind of scales, in eager mode with hooks, and in a graph that is replayed
+    with other routing."""
     from verbena.integrations.deep_ep import Buffer
     experts, tokens, top_k, hidden = 32 * r.size, 64, 8, 7168
     buffer = Buffer(r.context, low_latency_mode=True)
@@ -398,7 +400,7 @@ def case_low_latency_calls_of_deep_ep(r):
 
 
 def case_high_throughput_calls_of_deep_ep(r):
-    """DeepEP's calls for long batches: with a wait for the counts, with another stream's work beside them, and in a graph."""
+    """Runs DeepEP's calls for long batches: with a wait for the counts, at the same time as work of another stream, and in a graph."""
     from verbena.integrations.deep_ep import Buffer
     experts, tokens, top_k, hidden = 16 * r.size, 512, 4, 4096
     buffer = Buffer(r.context)
@@ -440,7 +442,8 @@ def case_high_throughput_calls_of_deep_ep(r):
 
 
 def case_op_of_mori(r):
-    """MORI's dispatch of e4m3 rows with scales, and its combine, in one graph that is replayed with other rows, experts and weights."""
+    """Runs MORI's dispatch of e4m3 rows with scales, and MORI's combine, in one graph that is replayed with other rows, experts and
+    weights."""
     from verbena.integrations.mori import EpDispatchCombineConfig, EpDispatchCombineOp
     share, tokens, top_k, hidden = 8, 64, 4, 6144
     op = EpDispatchCombineOp(EpDispatchCombineConfig(
@@ -478,7 +481,7 @@ def case_op_of_mori(r):
 
 
 def case_host_cost(r):
-    """Microseconds of the host for one eager call, launched without waiting for the GPU."""
+    """Measures the microseconds that the host needs for one eager call, launched without waiting for the GPU."""
     x = torch.zeros(4096, dtype=torch.bfloat16, device=r.device)
     out = torch.empty_like(x)
     c_call, handle, stream = r.tp._ops.ops_all_reduce, r.tp.handle, torch.cuda.current_stream().cuda_stream

@@ -1,5 +1,5 @@
-"""Collectives on tensors, and the operators and engines' classes over them, on emulated GPUs: PyTorch's CPU tensors lie in their
-memory (tests/ops/fake_gpu.cc)."""
+"""Tests collectives on tensors, their operators, and the engines' classes over them, on emulated GPUs. PyTorch's CPU tensors lie in the
+memory of the emulated GPUs (tests/ops/fake_gpu.cc)."""
 import ctypes
 import json
 import os
@@ -61,7 +61,7 @@ def test_reductions(rank, count):
         with pytest.raises(TypeError, match="torch.int64 cannot be reduced.*torch.bfloat16.*torch.distributed"):
             ops.all_reduce(torch.zeros(3, dtype=torch.int64))
         for wrong in ("product", torch.distributed.ReduceOp.BAND):
-            with pytest.raises(ValueError, match="the reduction .* is not supported: use sum, mean"):
+            with pytest.raises(ValueError, match="the reduction .* is not supported. Use sum, mean"):
                 ops.all_reduce(mine, wrong)
         for call in (ops.all_gather, ops.reduce_scatter):
             with pytest.raises(TypeError, match="dim"):
@@ -136,7 +136,7 @@ def test_copy_engines(rank):
 
 @on_ranks(2)
 def test_the_lines_of_the_readme(rank):
-    """The lines of README.md as they stand, but for the GPU: tensors lie in memory of the host, and what a graph captures runs at once."""
+    """Runs the unchanged lines of README.md without a GPU: tensors lie in host memory, and calls captured by a graph run at once."""
     import contextlib
     import os
     import re
@@ -230,7 +230,7 @@ def test_outputs_of_another_type(rank):
                      lambda: ops.all_to_all_v(x, counts, counts, torch.zeros(4, 6, dtype=half))):
             with pytest.raises(TypeError, match="must be of type .*, not torch"):
                 call()
-        with pytest.raises(ValueError, match="must be contiguous, of shape"):
+        with pytest.raises(ValueError, match="must be contiguous and have the shape"):
             ops.all_gather_v(x, counts, torch.zeros(4 * ops.size, 5))
         norm = verbena.ops.Norm(None)
         for wrong in (torch.zeros(3, 6, dtype=half), torch.zeros(4, 6, dtype=torch.int8)):
@@ -240,7 +240,7 @@ def test_outputs_of_another_type(rank):
 
 @on_ranks(2)
 def test_replays_with_other_counts(rank):
-    """Counts that change from replay to replay; tensors that lie anywhere, used again under the same addresses."""
+    """Counts change between replays. Tensors have any alignment, and their addresses are used again."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
         size = ops.size
@@ -270,7 +270,7 @@ def test_replays_with_other_counts(rank):
 
 @on_ranks(2)
 def test_one_shot_and_two_shots_after_each_other(rank):
-    """One shot and two shots in the same places, with data that would look like an empty place, as a term and as a sum."""
+    """Makes one-shot and two-shot calls with the same slots. The data, as addends and as sums, looks like an empty slot."""
     from verbena.ops import Algorithm, Choice
     looks_empty = 0xd92e8e14 - (1 << 32)  # Packet::kSentinel of packet.cuh, signed
     driver.use_gpu(rank)
@@ -295,7 +295,7 @@ def test_one_shot_and_two_shots_after_each_other(rank):
 
 @on_ranks(2)
 def test_another_algorithm_than_the_chosen_one(rank):
-    """What is long goes by chunks in more blocks than packets may have, unless somebody asks for packets."""
+    """Large tensors are sent in chunks, by more blocks than packets may use, unless the caller asks for packets."""
     from verbena.ops import Algorithm, Choice
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
@@ -355,7 +355,7 @@ def test_operators(rank):
         learned = x.clone().requires_grad_()
         for call in (lambda: ops.all_reduce(learned, "tp"), lambda: ops.all_gather(learned, 0, size, "tp"),
                      lambda: ops.all_reduce_(learned, "tp"), lambda: ops.rms_norm(x, None, learned[0], 1e-6, "tp")):
-            with pytest.raises(RuntimeError, match="has no gradient: .*no_grad"):
+            with pytest.raises(RuntimeError, match="has no gradient .*no_grad"):
                 call()
         with torch.no_grad():
             got = ops.all_reduce(learned, "tp")
@@ -371,7 +371,7 @@ def _enter_a_host(rank):
 
 
 def _draw_bits(rank, shape):
-    """bfloat16 elements with NaN, infinities, zeros of both signs and denormals among others."""
+    """Returns bfloat16 elements that include NaN, infinities, zeros of both signs and denormal numbers."""
     generator = torch.Generator().manual_seed(2000 + rank)
     normal = torch.randn(shape, generator=generator).to(torch.bfloat16)
     bits = torch.randint(-2 ** 15, 2 ** 15, shape, generator=generator).to(torch.int16)
@@ -379,7 +379,8 @@ def _draw_bits(rank, shape):
 
 
 def _encodes_one_side(rank, ops, plain, other):
-    """Whether rank 0's call `plain` and rank 1's call `other` are different ones, of which one is encoded."""
+    """Makes the call `plain` on rank 0 and the call `other` on all other ranks. Returns True if the library reports that the calls differ
+    because one of them is encoded."""
     (plain if rank == 0 else other)()
     _synchronize()
     try:
@@ -425,7 +426,7 @@ def test_lossless_operators_between_hosts(rank):
         _synchronize()
         assert torch.equal(total, 2 * wide)
         for refused in (lambda: ops.all_gather(wide, 0, size, "tp", True), lambda: tp.broadcast(wide, choice=Choice(Algorithm.LOSSLESS))):
-            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, and the tensor's are torch.float32: leave .*view\(torch.bfloat16\)"):
+            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, but the elements of the tensor are torch.float32. Leave .*view\(torch.bfloat16\)"):
                 refused()
         assert ops.all_gather(x.to("meta"), 1, size, "tp", True).shape == (2 * size, 1500 * size)
         verbena.ops.set_group("tp", None)
@@ -461,8 +462,8 @@ def test_a_setting_encodes_bfloat16_between_hosts(rank):
 
 @on_ranks(2)
 def test_tensors_of_a_group_live_until_its_launch(rank):
-    """Calls of a group make temporaries of one size. The emulated GPU's memory is the host's, whose allocator knows no streams, so
-    the stream ends before the group's end returns; on a GPU the allocator keeps the stream's order."""
+    """The calls of a group create temporary tensors of the same size. The memory of the emulated GPU is host memory, whose allocator knows
+    no streams. Therefore the stream ends before the end of the group returns. On a GPU, the allocator keeps the order of the stream."""
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
         end_group = ops._ops.ops_group_end
@@ -535,7 +536,7 @@ def test_a_group_whose_block_raises_is_not_launched(rank):
 
 
 def _make_group(rank, size, folder):
-    """The group over the host that engines give to their custom all-reduces."""
+    """Returns the process group over the host that engines pass to their custom all-reduces."""
     import os
 
     import torch.distributed as dist
@@ -594,7 +595,7 @@ def test_vllm(rank, tmp_path):
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @on_ranks(2)
 def test_an_engine_with_a_late_rank_is_told(rank, engine, tmp_path):
-    """Steps as an engine makes them, which asks nobody for errors: each result is right, or NaN, or an exception."""
+    """Runs steps like an engine that does not check for errors. Each result must be right, or NaN, or an exception."""
     import importlib
     import os
     import time

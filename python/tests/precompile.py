@@ -1,5 +1,5 @@
-"""Compiles what primitives_on_gpus.py launches into Triton's cache, in several processes: a kernel that is linked with
-NVSHMEM takes 10 s and more. Whatever fails here is compiled, and told, when it is launched.
+"""Compiles the kernels that primitives_on_gpus.py launches into Triton's cache, in several processes, because a kernel that is linked with
+NVSHMEM takes 10 s or more. If the compilation of a kernel fails here, the kernel is compiled, and the error reported, at its launch.
 
 usage: precompile.py CAPABILITY WORKERS PART PARTS BACKENDS WARPS   (the last two are lists: 4,0 1,8)
 """

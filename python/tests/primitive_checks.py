@@ -1,4 +1,5 @@
-"""What each primitive must have done: a function for each, which all ranks call with their Bench (primitives_on_gpus.py)."""
+"""Checks the effect of each primitive. There is one function for each primitive; all ranks call it with their Bench
+(primitives_on_gpus.py)."""
 import ctypes
 
 import torch
@@ -227,7 +228,7 @@ def check_put_async(bench):
 # ---- Words and rows ----
 
 def _has_nobody_updating(bench):
-    """NCCL's network updates no words: where it would have to, nobody's are."""
+    """Returns True if some word updates would have to go through NCCL's network, which cannot update words. Then no update takes place."""
     return bench.team.backend in (Backend.NCCL, Backend.NCCLX) and not all(map(bench.is_in_reach, range(bench.size)))
 
 

@@ -1,4 +1,5 @@
-"""Every primitive from Triton between GPUs, for each backend that is there, in both ways of dispatch: values are compared.
+"""Runs every primitive from Triton between GPUs, for each available backend, with the backend chosen at compile time and at run time, and
+compares the values.
 
     torchrun --nproc-per-node 2 primitives_on_gpus.py [--backend verbena] [--warps 1 8]
 
@@ -48,8 +49,8 @@ class Failure(RuntimeError):
 
 
 class Bench:
-    """One backend's context in one dispatch, with programs of so many warps. Ranks stay together: what one of them finds
-    wrong is noted, and what stops one stops all."""
+    """The context of one backend with one way to choose the backend, and programs with a number of warps. The ranks stay in step: if one
+    rank finds a wrong value, the value is recorded; if one rank stops, all ranks stop."""
 
     def __init__(self, context, window, dispatch, signals):
         self.context, self.window, self.team = context, window, context.world
@@ -81,7 +82,7 @@ class Bench:
             self.complaints.append(f"{self.warps} warps: {what}: {got} where {wanted} was expected")
 
     def launch(self, name, *arguments, programs=1):
-        """Called by all ranks at once, so that no rank waits for a peer that still compiles."""
+        """Launches a kernel on all ranks at the same time, so that no rank waits for a peer that still compiles."""
         options = {"BACKEND": int(self.backend), "num_warps": self.warps}
         do_together(lambda: self.find_kernel(name).warmup(self.team, *arguments, grid=(programs,), **options))
         do_together(lambda: self._launch(self.find_kernel(name)[(programs,)], arguments, options))

@@ -1,4 +1,5 @@
-"""A layer of experts with SwiGLU, as PyTorch computes it on the host: densely for all tokens, or for the rows that a rank has received."""
+"""A layer of experts with SwiGLU, as PyTorch computes it on the host: either densely for all tokens, or for the rows that a rank has
+received."""
 import torch
 
 import driver
@@ -32,7 +33,7 @@ class DenseCase:
         assert difference < 0.01, (quant_type, difference)
 
     def make_expert(self, expert):
-        """Its two matrices: those of all experts, rotated by other numbers of rows."""
+        """Returns the two matrices of an expert. All experts have the same matrices, rotated by different numbers of rows."""
         return self._first.roll(7 * expert, 0), self._second.roll(11 * expert, 0)
 
     def apply_expert(self, expert, rows):
@@ -42,7 +43,7 @@ class DenseCase:
 
     @staticmethod
     def quantise(rows, quant_type):
-        """(e4m3 rows, float32 scales): one of a row, or one of each 128 elements."""
+        """Returns (e4m3 rows, float32 scales), with one scale per row or one scale per 128 elements."""
         length = rows.shape[1] if quant_type == "per_Token" else 128
         parts = rows.float().view(len(rows), rows.shape[1] // length, length)
         scales = (parts.abs().amax(2) / E4M3_MAX).clamp(min=1e-10)
@@ -58,7 +59,7 @@ class DenseCase:
         return self.add_experts(rows, self.ids, self.weights, range(self.experts))
 
     def run_experts(self, came, rank, size, quant_type):
-        """The rows that a rank sends back, of what its dispatch has received."""
+        """Returns the rows that a rank sends back, computed from the rows that the rank's dispatch has received."""
         rows, weights, scales, ids, count = came
         count = int(count[0])
         share = self.experts // size
@@ -77,7 +78,7 @@ class DenseCase:
 
 
 def begin_rank(rank, size, hosts, folder, small_tokens):
-    """The rank's host and GPU, its process group, and the module of the exchanges."""
+    """Prepares a rank: sets its host and GPU, creates its process group, and loads the module of the exchanges."""
     place_on_host(rank, size, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()

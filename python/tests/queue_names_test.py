@@ -1,5 +1,5 @@
-"""The message queue beside vLLM's own class, read from the files of its wheel (tools/setup engines): every call that vLLM writes, with
-the arguments as it writes them, is one of ours."""
+"""Compares the message queue with vLLM's own class, which is read from the files of vLLM's wheel (tools/setup engines). Verbena's class
+must accept every call that vLLM makes, with the same arguments."""
 import ast
 import inspect
 

@@ -1,4 +1,4 @@
-"""Runs ranks as processes: the library finds out about a machine once a process."""
+"""Runs each rank in a separate process, because the library detects the machine only once per process."""
 import contextlib
 import faulthandler
 import functools
@@ -23,8 +23,8 @@ STACKS = signal.SIGUSR1
 
 
 def run_ranks(count: int, body: Callable[..., Any], *arguments: Any, limit_s: int = LIMIT_S) -> list[Any]:
-    """What body(rank, *arguments) returned on each of `count` ranks that find each other by the environment. A rank that dies, or that
-    has not answered and ended within `limit_s`, fails the test, which then shows the stacks of all ranks that are left."""
+    """Runs body(rank, *arguments) on `count` ranks that find each other through the environment, and returns the results of all ranks. If a
+    rank dies, or has not ended within `limit_s`, the test fails and shows the stacks of all ranks that still run."""
     with reserve_port() as holder, tempfile.TemporaryDirectory() as folder:
         # A fork of a process that has imported PyTorch, and nothing of ours: to import it takes each rank seconds.
         server = multiprocessing.get_context("forkserver")
@@ -43,8 +43,8 @@ def run_ranks(count: int, body: Callable[..., Any], *arguments: Any, limit_s: in
 
 
 def on_ranks(count: int | str, run: Callable[..., Any] = run_ranks, given: int = 1) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """A test that each of `count` ranks runs: run(count, test, ...) gives it its first `given` arguments, such as the rank, and pytest the
-    others. `count` may be the name of one of these."""
+    """Decorates a test that each of `count` ranks runs. run(count, test, ...) passes the first `given` arguments, such as the rank; pytest
+    passes all other arguments. `count` may be the name of an argument that pytest passes."""
     def decorate(on_rank: Callable[..., Any]) -> Callable[..., None]:
         signature = inspect.signature(on_rank)
         own = list(signature.parameters)[given:]
@@ -60,7 +60,7 @@ def on_ranks(count: int | str, run: Callable[..., Any] = run_ranks, given: int =
 
 
 class _Rank:
-    """A rank's process, its answer, and the file that takes its stacks."""
+    """The process of a rank, the rank's answer, and the file that receives the stacks of the process."""
 
     def __init__(self, server: Any, stacks: pathlib.Path, rank: int, count: int, call: tuple[Any, ...]) -> None:
         self.rank, self.stacks = rank, stacks
@@ -71,7 +71,7 @@ class _Rank:
         end.close()
 
     def take(self) -> bool:
-        """Reads what has come of the answer and of the process's end; returns whether it runs."""
+        """Reads the parts of the answer that have arrived, and checks whether the process has ended. Returns True if the process runs."""
         runs = self.process.is_alive()  # asked first: behind its end no answer comes
         if not self.has_answer and not self.pipe.closed and self.pipe.poll():
             try:
@@ -146,13 +146,15 @@ def _run_rank(end: Any, stacks: pathlib.Path, rank: int, count: int, port: int, 
 
 
 def place_on_host(rank: int, size: int, hosts: int) -> None:
-    """Makes a rank one of several hosts, which are connected by softverbs; hosts have the ranks in order. Before the library is loaded."""
+    """Makes this rank belong to one of several hosts, which are connected by softverbs. The hosts have consecutive ranks. Call this before
+    the library is loaded."""
     if hosts > 1:
         os.environ.update(VERBENA_HOSTID=f"host-{rank * hosts // size}", VERBENA_IBVERBS_LIB="softverbs")
 
 
 def reserve_port() -> socket.socket:
-    """A socket bound to a port that the kernel gives to no other process. It does not listen, so a rank can bind the port by number."""
+    """Returns a socket bound to a port that the kernel gives to no other process. The socket does not listen, so a rank can bind the same
+    port by its number."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("127.0.0.1", 0))

@@ -1,4 +1,5 @@
-"""A rank that hangs, dies or does not end fails its test, by its number and with its stacks (ranks.py)."""
+"""Tests that a rank that hangs, dies or does not end fails its test, and that the failure shows the number and the stacks of the rank
+(ranks.py)."""
 import os
 import signal
 import threading

@@ -1,5 +1,5 @@
-"""Runs this folder's tests with the first Python that has what they need: the one that tools/setup made, or one of the
-system's.
+"""Runs this folder's tests with the first Python interpreter that has the modules that the tests need: the interpreter that tools/setup has
+installed, or one of the system's interpreters.
 
 usage: run.py MODULES COMMAND...   (such as: run.py pytest,torch? -m pytest groups_test.py)
 A module with a question mark is one that some tests want: a Python that has it comes before others. PYTHONS=system: the system's alone.

@@ -1,4 +1,4 @@
-"""The settings: their names, defaults and words, and what is said about typing errors."""
+"""Tests the settings: their names, defaults and words, and the warnings about misspelt names."""
 import os
 import subprocess
 import sys

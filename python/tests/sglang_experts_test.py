@@ -1,5 +1,6 @@
-"""verbena.integrations.sglang_experts with SGLang's own files: what is hooked, signatures; and its dispatchers with SGLang's own base classes
-and results, on emulated GPUs of one host and of several, against a dense layer: decode and prefill, BF16 and FP8, two batches that overlap."""
+"""Tests verbena.integrations.sglang_experts with SGLang's own files: the hooked functions and their signatures. Tests the dispatchers with
+SGLang's own base classes and results, on emulated GPUs of one host and of several hosts, against a dense layer: decode and prefill, BF16
+and FP8, and two batches that overlap."""
 import contextlib
 import importlib
 import inspect
@@ -36,7 +37,7 @@ def _sglang():
 
 
 def _load_plugins(tmp_path):
-    """By SGLang's own loader; returns the module whose function is hooked."""
+    """Loads the plug-ins with SGLang's own loader. Returns the module whose function is hooked."""
     own = add_module(LAYER, create_moe_dispatcher=lambda moe_runner_config, quant_method: "its own")
     with installed_entry_points(tmp_path):
         importlib.import_module(PLUGINS).load_plugins()

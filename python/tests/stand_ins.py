@@ -1,4 +1,5 @@
-"""TorchComms' and PyTorch's calls that the builders use, by their signatures, where neither is installed."""
+"""Stand-ins for the functions of TorchComms and PyTorch that the builders call, with the same signatures, for machines on which neither is
+installed."""
 import ctypes
 import sys
 import time
@@ -41,7 +42,7 @@ class Tensor:
 
 
 def install_torch():
-    """The few functions, as the module torch; with torch.distributed's all-gather of objects."""
+    """Installs these functions as the module torch, with torch.distributed's all-gather of objects."""
     torch = types.ModuleType("torch")
     torch.uint8 = "uint8"
     torch.device = str
@@ -56,12 +57,12 @@ def install_torch():
 
 
 def make_torch_with_stream(stream):
-    """PyTorch that uses the GPU, as far as its current stream is asked for."""
+    """Returns a stand-in for a PyTorch that uses the GPU. Only the current stream can be read."""
     return types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True, current_stream=lambda device=None: stream))
 
 
 class PluggableAllocator:
-    """torch.cuda.memory.CUDAPluggableAllocator: functions of a library, by their names."""
+    """Stand-in for torch.cuda.memory.CUDAPluggableAllocator, which takes functions of a library by their names."""
 
     def __init__(self, path, allocate, release):
         library = ctypes.CDLL(path)
@@ -75,7 +76,7 @@ class PluggableAllocator:
 
 
 class MemPool:
-    """torch.cuda.MemPool, which gives back all memory when it goes."""
+    """Stand-in for torch.cuda.MemPool, which returns all memory when it is destroyed."""
 
     def __init__(self, allocator):
         self._allocator, self._taken = allocator, {}
@@ -101,7 +102,7 @@ def install_torch_pools():
 
 
 class DeviceMesh:
-    """torch.distributed.device_mesh.DeviceMesh of all ranks in order, as far as its places are asked for."""
+    """Stand-in for torch.distributed.device_mesh.DeviceMesh with all ranks in order. Has only the methods that return coordinates."""
 
     def __init__(self, rank, shape, names=None):
         self.shape, self.mesh_dim_names = shape, names

@@ -1,5 +1,5 @@
-"""What needs PyTorch and GPUs beside kernels: calls on streams and in graphs, pools, registered tensors by their own addresses,
-a buffer of NCCL's, meshes.
+"""Tests the features that need PyTorch and GPUs but no kernels of the caller: calls on streams and in graphs, pools, registered tensors
+used by their own addresses, a buffer of NCCL, and meshes.
 
     torchrun --nproc-per-node 2 streams_on_gpus.py
 
@@ -39,7 +39,7 @@ def expect(tensor, value):
 
 
 def pass_around(team, outgoing, incoming, rounds=1, signal=1):
-    """Each rank's to the next one, in the order of the current stream; signals count on."""
+    """Sends each rank's tensor to the next rank, in the order of the current stream. Signals count up."""
     following = (team.rank + 1) % team.size
     for _ in range(rounds):
         team.put(incoming, outgoing, following)
@@ -68,7 +68,7 @@ def check_streams(context):
 
 
 def check_graphs(context):
-    """Captured once and replayed: what goes round is the round's number."""
+    """Captures a graph once and replays it. The ranks pass the number of the round around."""
     with context.allocate(8 * COUNT) as window, context.create_workspace(context.world, 0, 1) as workspace:
         numbers = torch.as_tensor(window, device="cuda").view(torch.int32)
         team, following = workspace.team, (context.rank + 1) % context.size
@@ -100,7 +100,7 @@ def check_pools(context):
 
 
 def check_own_addresses(context):
-    """A tensor of PyTorch's, registered: calls name it by its own address."""
+    """Registers a tensor of PyTorch. Calls use the tensor's own address."""
     builder = VerbenaSymmContextBuilder(dist.group.WORLD)
     try:
         outgoing, incoming = fill(context.rank), fill(-1)

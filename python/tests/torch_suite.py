@@ -1,4 +1,5 @@
-"""Runs PyTorch's own tests of torch.distributed with a backend, on emulated GPUs, and prints a line for each; by hand.
+"""Runs PyTorch's own tests of torch.distributed with a given backend on emulated GPUs, and prints a line for each test. Run this program by
+hand.
 
 usage: torch_suite.py BACKEND [unittest's arguments]      BACKEND: verbena, or gloo to compare
 The tests are read from the installed PyTorch; they need the package expecttest. The environment is that of ctest's python.c10d.

@@ -1,4 +1,5 @@
-"""Kernels compiled for GPUs that are not here: what of the library is in them, and what is refused and why."""
+"""Compiles kernels for GPUs that are not present, and checks which functions of the library the kernels contain, and which kernels are
+rejected and why."""
 import importlib.util
 import pathlib
 import re
@@ -36,7 +37,7 @@ def everything(request):
 
 
 def _list_functions():
-    """(types of the arguments, of the result) by name, as the header has them."""
+    """Returns (types of the arguments, type of the result) of each function of the header, by name."""
     text = (ROOT / "include/verbena/device/symm_c.cuh").read_text(encoding="utf-8")
     functions = {name: (("i64", "i32"), "i32") for name in re.findall(r"^VERBENA_SYMM_BARRIER\((\w+)[,)]", text, re.M)}
     for returned, name, arguments in re.findall(r"VERBENA_SYMM_FUNCTION (\w+) (symm_\w+)\(([^)]*)\)", text):
@@ -106,7 +107,7 @@ def test_the_example_compiles(capability, tmp_path):
     (kernels.signal_each_element, "symm_signal takes scalars"),
     (kernels.signal_a_fraction, "symm_signal: 0.5 is neither"),
     (kernels.name_a_peer_beyond_numbers, "symm_team_lsa: 4294967296 does not fit"),
-    (kernels.put_without_a_size, "symm_put_async: .* pass element_size"),
+    (kernels.put_without_a_size, "symm_put_async: .* Pass element_size"),
 ])
 def test_wrong_arguments_are_told(kernel, complaint):
     with pytest.raises(CompilationError) as caught:
@@ -132,7 +133,7 @@ def test_a_kernel_without_the_decorator_is_told():
     source = triton.compiler.ASTSource(kernels.ask_for_the_size, kernels.SIZE_SIGNATURE, {"BACKEND": 0})
     with pytest.raises(CompilationError) as caught:
         triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 80, 32))
-    assert "decorate it with @requires_symm(backend=BACKEND_DEFAULT)" in _tell(caught.value)
+    assert "Decorate the kernel with @requires_symm(backend=BACKEND_DEFAULT)" in _tell(caught.value)
 
 
 def test_the_decorator_with_and_without_argument():

@@ -1,5 +1,6 @@
-"""verbena.integrations.vllm_experts with vLLM's own files: what it replaces, signatures and attributes; and vLLM's own steps around a layer of
-experts, on emulated GPUs of one host and of several, against a dense layer: both formats, two batches in flight, quantised rows, batches of several sizes."""
+"""Tests verbena.integrations.vllm_experts with vLLM's own files: the replaced functions, signatures and attributes. Compares vLLM's own
+steps around a layer of experts with a dense layer, on emulated GPUs of one host and of several hosts: both formats, two batches in flight,
+quantised rows, and batches of several sizes."""
 import contextlib
 import importlib
 import inspect
@@ -129,7 +130,7 @@ def test_layers_that_are_left_to_vllm(options, cause):
 
 
 class _Experts:
-    """Experts of vLLM's interface, computed by PyTorch on the host."""
+    """Experts with vLLM's interface, which PyTorch computes on the host."""
 
     expects_unquantized_inputs = False
 
@@ -144,7 +145,7 @@ class _Experts:
         return self._impl
 
     def run_rows(self, rows, scales, ids, weights):
-        """[rows, top_k, hidden], or with weights applied [rows, hidden]."""
+        """Returns the experts' rows as [rows, top_k, hidden] or, if the weights have been applied, as [rows, hidden]."""
         share = self.case.experts // self.size
         is_reduced = type(self._impl).__name__ == "TopKWeightAndReduceNoOP"
         out = torch.full([len(rows), self.case.top_k, self.case.hidden], float("nan"))
@@ -166,7 +167,7 @@ class _Experts:
 
 
 def _run_layer(kernel, experts, tokens, weights, ids, is_batched):
-    """As FusedMoEKernelModularImpl.apply(), whose two own methods it calls."""
+    """Does the same as FusedMoEKernelModularImpl.apply(), and calls two of its methods."""
     layer = kernel.FusedMoEKernelModularImpl.__new__(kernel.FusedMoEKernelModularImpl)
     layer.prepare_finalize, layer.fused_experts = experts.prepare_finalize, experts
     rows, scales, meta, row_ids, row_weights = layer._prepare(tokens, weights, ids, experts.case.experts, None, False)
@@ -182,7 +183,7 @@ def _run_layer(kernel, experts, tokens, weights, ids, is_batched):
 
 
 class _Batch:
-    """One of two batches that overlap: vLLM's thread of it, as far as hooks are registered and run."""
+    """One of two batches that overlap. Stands for vLLM's thread of the batch; only registers and runs hooks."""
 
     def __init__(self, batches, number):
         self.recv_hook, self._batches, self._number = None, batches, number
@@ -201,7 +202,7 @@ class _Batch:
 
 
 def _overlap(pf, experts, batches, parts, kernel):
-    """Two batches, whose dispatches are both sent before one is received, and then their combines."""
+    """Runs two batches: sends both dispatches before receiving either, and then does the same with the combines."""
     quant, results, sent = experts.quant_config, [], []
     batches._CURRENT_CONTEXTS[:] = [_Batch(batches, number) for number in range(2)]
     for number, (tokens, weights, ids) in enumerate(parts):
@@ -230,7 +231,7 @@ def _quantise(rows, scale, quant_dtype, per_act_token_quant, block_shape=None, *
 
 
 def _is_close(one, other):
-    """PyTorch's products of other numbers of rows are rounded differently."""
+    """Compares results approximately, because PyTorch rounds matrix products with different numbers of rows differently."""
     return torch.allclose(one.float(), other.float(), rtol=2 ** -6, atol=2 ** -6)
 
 

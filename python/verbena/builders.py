@@ -60,7 +60,7 @@ class SymmContextBuilder(abc.ABC):
         of the window, not of the buffer."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
-            raise KeyError("the buffer is outside every window of this builder: allocate it by allocate(), or pass it to build() "
+            raise KeyError("the buffer is outside every window of this builder. Allocate the buffer by allocate(), or pass it to build() "
                            "first")
         return window
 
@@ -85,8 +85,8 @@ class SymmContextBuilder(abc.ABC):
         return window
 
     def _admit(self, address: int, length_bytes: int) -> None:
-        raise ValueError(f"the backend {self.name} accepts only buffers in its own windows, and the buffer ({length_bytes} bytes "
-                         f"at {address:#x}) is in none of them: create it with torch.as_tensor(builder.allocate(bytes), "
+        raise ValueError(f"the backend {self.name} accepts only buffers in its own windows, but the buffer ({length_bytes} bytes "
+                         f"at {address:#x}) is outside these windows. Create the buffer with torch.as_tensor(builder.allocate(bytes), "
                          'device="cuda")')
 
 
@@ -106,7 +106,7 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         address, length_bytes = _measure(buffer)
         window = None if self._context is None else self._context.find_window(address)
         if window is None or window.length_bytes < length_bytes:
-            raise KeyError("the buffer is outside every window of this builder: allocate it by allocate(), or pass it to build() "
+            raise KeyError("the buffer is outside every window of this builder. Allocate the buffer by allocate(), or pass it to build() "
                            "first")
         return window
 
@@ -114,7 +114,7 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         """Frees the window that build() created for memory of the application. Call it before freeing the memory. Collective."""
         window = self._registered.pop(self.find_window(buffer).handle, None)
         if window is None:
-            raise KeyError("the buffer is in a window from allocate(): free that window")
+            raise KeyError("release() cannot free the buffer, because the buffer is in a window from allocate(). Free that window instead")
         window.free()
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ def check_signal_pad(length_bytes: int) -> None:
     """Raises ValueError if a signal pad would have more signals than a team. Teams have their own signals, so a pad needs no
     memory."""
     if length_bytes > MAX_SIGNALS * SIGNAL_BYTES:
-        raise ValueError(f"a signal pad of {length_bytes} bytes is too large: a team has {MAX_SIGNALS} signals of {SIGNAL_BYTES} "
+        raise ValueError(f"a signal pad of {length_bytes} bytes is too large, because a team has {MAX_SIGNALS} signals of {SIGNAL_BYTES} "
                          "bytes")
 
 
@@ -161,5 +161,5 @@ def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
 def _measure(buffer: Any) -> tuple[int, int]:
     """Returns a tensor's address and length in bytes."""
     if not buffer.is_contiguous():
-        raise ValueError("a symmetric buffer must be a contiguous tensor: call contiguous() first")
+        raise ValueError("a symmetric buffer must be a contiguous tensor. Call contiguous() first")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

@@ -66,7 +66,7 @@ class TorchCommsCommunicator:
         implementation = self._find_implementation()
         if not hasattr(implementation, "get_nccl_comm_ptr"):
             raise AttributeError("TorchComms communicator exposes neither get_native_handle() nor "
-                                 "get_backend_impl().get_nccl_comm_ptr(): this release gives no access to its ncclComm_t")
+                                 "get_backend_impl().get_nccl_comm_ptr(): this release of TorchComms gives no access to the ncclComm_t")
         return int(implementation.get_nccl_comm_ptr())
 
     def _find_implementation(self) -> Any:
@@ -109,8 +109,9 @@ class ProcessGroupCommunicator:
         find_backend = getattr(self._group, "_get_backend", None)
         backend: Any = None if find_backend is None else find_backend(torch.device("cuda"))
         if not hasattr(backend, "_comm_ptr"):
-            raise AttributeError("this PyTorch's process group does not expose its ncclComm_t: use PyTorch 2.8 or newer")
+            raise AttributeError("this PyTorch's process group does not expose its ncclComm_t. Use PyTorch 2.8 or newer")
         handle = int(backend._comm_ptr())
         if handle == 0:
-            raise RuntimeError("the process group has no ncclComm_t yet: it creates one in its first collective call")
+            raise RuntimeError("the process group has no ncclComm_t yet. Make a collective call first, because this call creates the "
+                               "ncclComm_t")
         return handle

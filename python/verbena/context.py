@@ -20,7 +20,7 @@ _log_sink: Any = None
 
 
 def make_unique_id() -> bytes:
-    """Returns a new rendezvous id. Call it on one rank; the application distributes the id to all ranks. This process
+    """Returns a new rendezvous id. Call this function on one rank, and send the id to all other ranks. This process
     listens for the other ranks until all of them have connected."""
     unique_id = UniqueIdBytes()
     library = load_library()
@@ -57,7 +57,7 @@ class SymmetricContext:
             count_ranks: number of ranks.
         """
         if len(unique_id) != UNIQUE_ID_BYTES:
-            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes but has {len(unique_id)}: pass the result of "
+            raise ValueError(f"unique_id must have {UNIQUE_ID_BYTES} bytes but has {len(unique_id)}. Pass the result of "
                              "make_unique_id()")
         copy = UniqueIdBytes.from_buffer_copy(unique_id)
         self._adopt(load_library().make("context_create", ctypes.byref(copy), rank, count_ranks))
@@ -92,7 +92,7 @@ class SymmetricContext:
 
     @classmethod
     def from_handle(cls, handle: int | None, owner: Any = None) -> "SymmetricContext":
-        """Wraps a verbena_context* that a C function has created. close() destroys it. The returned object keeps a
+        """Wraps a verbena_context* that a C function has created. close() destroys the context. The returned object keeps a
         reference to `owner`, for example to a communicator that the context needs."""
         context = cls.__new__(cls)._adopt(handle)
         context._owner = owner
@@ -119,7 +119,7 @@ class SymmetricContext:
     def handle(self) -> int:
         """The verbena_context* as an integer, for C functions."""
         if self._handle is None:
-            raise ValueError("the context is closed: create another one")
+            raise ValueError("the context is closed. Create another context")
         return self._handle
 
     @property
@@ -162,7 +162,7 @@ class SymmetricContext:
 
     def register_memory(self, address: int, length_bytes: int) -> SymmetricWindow:
         """Registers memory of the application as a window. The memory must come from cuMemCreate with a POSIX file
-        descriptor as its handle type. The caller owns it and must not free it before the window. Collective."""
+        descriptor as its handle type. The caller owns the memory and must not free the memory before the window. Collective."""
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
 
     def create_pool(self, length_bytes: int) -> SymmetricPool:
@@ -252,7 +252,7 @@ class Carrier:
             parts = self._all_gather(ctypes.string_at(mine, bytes_each))
             lengths = [len(part) for part in parts]
             if lengths != [bytes_each] * self._count_ranks:
-                raise ValueError(f"the application's all_gather() returned parts of {lengths} bytes: it must return {bytes_each} "
+                raise ValueError(f"the application's all_gather() returned parts of {lengths} bytes, but must return {bytes_each} "
                                  "bytes "
                                  f"from each of {self._count_ranks} ranks")
             ctypes.memmove(everyones, b"".join(parts), bytes_each * self._count_ranks)

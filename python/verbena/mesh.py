@@ -26,7 +26,8 @@ def create_mesh_teams(context: "SymmetricContext", mesh: Any) -> dict[str, Symme
 
 
 def _number_line(shape: Any, place: Any, dimension: int) -> int:
-    """All ranks that differ only in their coordinate along `dimension` form a line. Returns the index of the line that contains `place`."""
+    """All ranks that differ only in their coordinate along `dimension` form a line. Returns the index of the line that contains the
+    coordinates `place`."""
     number = 0
     for other, length in enumerate(shape):
         if other != dimension:

@@ -337,7 +337,7 @@ def load_library() -> NativeLibrary:
 
 @functools.cache
 def load_ops_library() -> NativeLibrary:
-    """Loads libverbena_ops.so. Loads libverbena.so first, so that the process has only one copy of libverbena.so."""
+    """Loads libverbena_ops.so. First loads libverbena.so, so that the process has only one copy of libverbena.so."""
     load_library()
     try:
         return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)

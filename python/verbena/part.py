@@ -26,7 +26,7 @@ class ContextPart:
     @property
     def handle(self) -> int:
         if self._handle is None or self._context.is_closed:
-            raise ValueError(f"this {self._name} cannot be used: it was freed, or its context was closed")
+            raise ValueError(f"this {self._name} cannot be used, because the {self._name} was freed or its context was closed")
         return self._handle
 
 

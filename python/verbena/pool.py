@@ -25,11 +25,11 @@ class SymmetricPool(CollectivePart):
 
     @property
     def mem_pool(self) -> Any:
-        """The torch.cuda.MemPool. The pool keeps it alive."""
+        """The torch.cuda.MemPool of this pool. The pool keeps the MemPool alive."""
         if self._mem_pool is None:
             import torch
             if not hasattr(torch.cuda, "MemPool"):
-                raise BackendUnavailable(f"a pool needs torch.cuda.MemPool, which PyTorch {torch.__version__} does not have: use "
+                raise BackendUnavailable(f"a pool needs torch.cuda.MemPool, which PyTorch {torch.__version__} does not have. Use "
                                          "PyTorch 2.5 or newer, built for CUDA")
             functions = (f"verbena_pool_{name}_{self.index}" for name in ("allocate", "release"))
             self._allocator = torch.cuda.memory.CUDAPluggableAllocator(self._library.path, *functions)

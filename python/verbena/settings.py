@@ -25,7 +25,7 @@ def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
     value = read(name, environment)
     found = next((word for word in words if word.lower() == value.lower()), None)
     if found is None:
-        warnings.warn(f"verbena: {name}={value} is not one of {', '.join(words)}; using the default, {default}", stacklevel=3)
+        warnings.warn(f"verbena: {name}={value} is not one of {', '.join(words)}. The default, {default}, is used instead", stacklevel=3)
     return default if found is None else found
 
 

@@ -143,5 +143,5 @@ def _measure(buffer: Any) -> tuple[int, int]:
     if isinstance(buffer, tuple):
         return int(buffer[0]), int(buffer[1])
     if not buffer.is_contiguous():
-        raise ValueError("put and get need a contiguous tensor: call contiguous() first")
+        raise ValueError("put and get need a contiguous tensor. Call contiguous() first")
     return int(buffer.data_ptr()), int(buffer.numel() * buffer.element_size())

@@ -63,7 +63,7 @@ class TorchCommsSymmContextFactory:
                 return builder.find_window(buffer)
             except KeyError:
                 pass
-        raise KeyError("the buffer is outside every window of this communicator: allocate it by allocate(), or create a context "
+        raise KeyError("the buffer is outside every window of this communicator. Allocate the buffer by allocate(), or create a context "
                        "with it first")
 
     @staticmethod
@@ -73,7 +73,7 @@ class TorchCommsSymmContextFactory:
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())
         if not isinstance(builder, VerbenaSymmContextBuilder):
-            raise KeyError("the buffer is outside every window of this communicator: allocate it by allocate(), or create a "
+            raise KeyError("the buffer is outside every window of this communicator. Allocate the buffer by allocate(), or create a "
                            "context with it first")
         builder.release(buffer)
 

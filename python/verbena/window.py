@@ -43,7 +43,7 @@ class SymmetricWindow(CollectivePart):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The window as an array of bytes in GPU memory. Use torch.as_tensor(window, device="cuda").view(dtype)."""
         if not self.is_on_gpu:
-            raise AttributeError("the window is in host memory, because this rank has no GPU: use host_view()")
+            raise AttributeError("the window is in host memory, because this rank has no GPU. Use host_view()")
         return {"shape": (self.length_bytes,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
     def host_view(self, rank: int | None = None) -> memoryview:
@@ -51,9 +51,10 @@ class SymmetricWindow(CollectivePart):
         Do not use the view after the window is freed."""
         address = self.address if rank is None else self.peer_address(rank)
         if address is None:
-            raise ValueError(f"rank {rank}'s part of the window cannot be mapped here: that rank is reachable by RDMA only")
+            raise ValueError(f"rank {rank}'s part of the window cannot be mapped by this rank, because rank {rank} is reachable by RDMA "
+                             f"only")
         if _is_on_gpu(address):
-            raise ValueError("the window is in GPU memory: use torch.as_tensor(window, device=\"cuda\")")
+            raise ValueError("the window is in GPU memory. Use torch.as_tensor(window, device=\"cuda\")")
         return memoryview((ctypes.c_uint8 * self.length_bytes).from_address(address)).cast("B")
 
 

@@ -92,7 +92,7 @@ TEST_F(JobKeyTest, AnotherUsersFileIsRefused) {
 
 TEST_F(JobKeyTest, Lengths) {
   write(std::string(15, 'x') + "\n");
-  expect_refused("too few bytes; a key must have 16 to 4096 bytes");
+  expect_refused("too few bytes. A key must have 16 to 4096 bytes");
   write(std::string(4096, 'x') + "\n");
   EXPECT_EQ(load(), Status::kOk);
   write(std::string(4097, 'x'));

@@ -184,7 +184,7 @@ TEST(Joining, AnotherCountOrATakenRankIsRefused) {
   EXPECT_EQ(join(1, 4).error().status, base::Status::kRemote);
   EXPECT_EQ(join(0, 3).error().status, base::Status::kRemote);
   EXPECT_THAT(log.warnings(),
-              testing::IsSupersetOf({HasSubstr("it expects a different number of ranks (3)"),
+              testing::IsSupersetOf({HasSubstr("the peer expects a different number of ranks (3)"),
                                      HasSubstr("another process has already joined as this rank")}));
   for (const uint32_t rank : {1U, 2U}) {
     const auto parent = register_rank(rank, {});

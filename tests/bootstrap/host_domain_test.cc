@@ -45,8 +45,8 @@ TEST(HostDomain, TwoPosedHostsAreToldApart) {
   run_joined(5, [](Bootstrap& bootstrap) {
     const char* hosts[] = {"b", "a", "b", "a", "a"};
     const auto domain = take(HostDomain::form(bootstrap, pose(hosts[bootstrap.rank()])), "domain");
-    const uint32_t places[] = {0, 0, 1, 1, 2};
-    EXPECT_EQ(domain.local_rank(), places[bootstrap.rank()]);
+    const uint32_t local_ranks[] = {0, 0, 1, 1, 2};
+    EXPECT_EQ(domain.local_rank(), local_ranks[bootstrap.rank()]);
     if (*hosts[bootstrap.rank()] == 'b') {
       EXPECT_THAT(domain.ranks(), testing::ElementsAre(0, 2));
     } else {
@@ -141,7 +141,7 @@ TEST(Descriptors, OnesFailureIsEverybodysAndTheBootstrapLives) {
     EXPECT_NE(failed.error().status, base::Status::kOk);
     EXPECT_TRUE(share_descriptor(bootstrap, domain, file.get()));
   });
-  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("cannot send descriptor 1000000")));
+  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("cannot send file descriptor 1000000")));
 }
 
 TEST(Descriptors, ADeathEndsItAtOnce) {

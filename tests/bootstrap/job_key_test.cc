@@ -76,18 +76,19 @@ TEST_F(BootstrapKeyTest, ACommonKeyJoins) {
 
 TEST_F(BootstrapKeyTest, AnotherKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come(path_.get(), other_path_.get(), "it has a different job key"), kRefused);
-  EXPECT_THAT(log.warnings(), testing::Contains(testing::HasSubstr("refused: it has a different job key")));
+  EXPECT_EQ(come(path_.get(), other_path_.get(), "the peer has a different job key"), kRefused);
+  EXPECT_THAT(log.warnings(),
+              testing::Contains(testing::HasSubstr("refused: the peer has a different job key")));
 }
 
 TEST_F(BootstrapKeyTest, ARankWithoutAKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come(path_.get(), "", "it has a job key but this rank has none"), kRefused);
+  EXPECT_EQ(come(path_.get(), "", "the peer has a job key but this rank has none"), kRefused);
 }
 
 TEST_F(BootstrapKeyTest, ARankAloneWithAKeyIsRefused) {
   base::LogCapture log;
-  EXPECT_EQ(come("", path_.get(), "it has no job key but this rank has one"), kRefused);
+  EXPECT_EQ(come("", path_.get(), "the peer has no job key but this rank has one"), kRefused);
 }
 
 TEST_F(BootstrapKeyTest, RanksThatEncryptJoin) {

@@ -105,7 +105,7 @@ TEST(PairLinks, MessagesSentBeforeTheEndAreReceived) {
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(received[i] && *received[i] == fill(100'000, 4)) << i;
     EXPECT_EQ(received[3].error().status, base::Status::kRemote);
     EXPECT_THAT(log.warnings().back(),
-                HasSubstr("waited for rank 1 to send a message: it has closed its connection"));
+                HasSubstr("waited for rank 1 to send a message: that rank has closed its connection"));
     EXPECT_EQ(group[0].send(1, 1, fill(1, 1), kPatienceMs).status(), base::Status::kRemote);
   }
 }
@@ -150,7 +150,8 @@ TEST(PairLinks, ARankThatIsKilledIsNamed) {
   ASSERT_EQ(write(answered[1], all, sizeof(all)), ssize_t{sizeof(all)});
   EXPECT_EQ(take(own->receive(1, 1, kPatienceMs), "message"), fill(8, 1));
   EXPECT_EQ(own->receive(1, 1, kPatienceMs).error().status, base::Status::kRemote);
-  EXPECT_THAT(log.warnings().back(), HasSubstr("rank 1 to send a message: it has closed its connection"));
+  EXPECT_THAT(log.warnings().back(),
+              HasSubstr("rank 1 to send a message: that rank has closed its connection"));
 }
 
 TEST(PairLinks, ALateRankIsNamedAndWrongRanksAreRefused) {

@@ -117,8 +117,9 @@ TEST(Strangers, OfAnotherJobAreRefused) {
   const auto refused = Bootstrap::join(make_id(other), 0, 3, {.timeout_ms = 10'000});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, base::Status::kRemote);
-  EXPECT_THAT(log.warnings(), testing::UnorderedElementsAre(HasSubstr("refused: it belongs to another job"),
-                                                            HasSubstr("it belongs to another job")));
+  EXPECT_THAT(log.warnings(),
+              testing::UnorderedElementsAre(HasSubstr("refused: the peer belongs to another job"),
+                                            HasSubstr("the peer belongs to another job")));
   expect_ranks_meet(id);
 }
 
@@ -135,7 +136,7 @@ TEST(Strangers, WhoKnowTheNonceAloneAreRefused) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().status, base::Status::kRemote);
   }
-  EXPECT_THAT(log.warnings(), testing::Contains(HasSubstr("refused: it belongs to another job")));
+  EXPECT_THAT(log.warnings(), testing::Contains(HasSubstr("refused: the peer belongs to another job")));
   expect_ranks_meet(id);
 }
 
@@ -205,7 +206,7 @@ TEST(Strangers, OnlyTheFirstRefusalIsAWarning) {
   const auto address = take(parse(id), "its content").address;
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(is_sent_away(call(address, as_text(Hello{.count_ranks = 3}))));
   expect_ranks_meet(id);
-  EXPECT_THAT(log.warnings(), testing::ElementsAre(HasSubstr("refused: it belongs to another job")));
+  EXPECT_THAT(log.warnings(), testing::ElementsAre(HasSubstr("refused: the peer belongs to another job")));
 }
 
 // A listener that stays readable, because it cannot take the next caller, does not keep its owner busy.

@@ -75,7 +75,7 @@ TEST_F(QueueApi, PartsAndPlaces) {
   EXPECT_EQ(text_of(first), "012345678910111213141516171819");
   EXPECT_EQ(text_of(second), "in place");
   EXPECT_EQ(verbena_queue_destroy(reader_), VERBENA_INVALID_USAGE);
-  EXPECT_THAT(verbena_last_error(), testing::HasSubstr("while 2 of its messages are held"));
+  EXPECT_THAT(verbena_last_error(), testing::HasSubstr("before 2 of its messages were released"));
   EXPECT_EQ(verbena_queue_release(reader_, first.ticket), VERBENA_SUCCESS);
   EXPECT_EQ(verbena_queue_release(reader_, first.ticket), VERBENA_INVALID_USAGE);
   EXPECT_EQ(verbena_queue_release(reader_, second.ticket), VERBENA_SUCCESS);

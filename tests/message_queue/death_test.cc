@@ -47,8 +47,9 @@ void kill_a_reader(bool is_remote) {
   LogCapture log;
   EXPECT_EQ(send_until_it_fails(*writer).status(), Status::kRemote);
   killer.join();
-  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::AllOf(testing::HasSubstr("reader 1 (process "),
-                                                                  testing::HasSubstr("is dead or lost"))));
+  EXPECT_THAT(log.warnings(),
+              testing::ElementsAre(testing::AllOf(testing::HasSubstr("reader 1 (process "),
+                                                  testing::HasSubstr("is dead or unreachable"))));
   EXPECT_EQ(send(*writer, {}).status(), Status::kRemote);  // until the application handles it
   ASSERT_TRUE(writer->drop_reader(1));
   EXPECT_TRUE(send_all(*writer, 100, kChunkBytes));
@@ -131,7 +132,7 @@ void kill_the_writer(bool is_remote) {
     for (int i = 0; i < 2; ++i)
       if (reader->dequeue(kForever).error().status != Status::kRemote) return 3;
     return log.warnings()[0].find("(process ") != std::string::npos &&
-                   log.warnings()[0].find("is dead or lost") != std::string::npos
+                   log.warnings()[0].find("is dead or unreachable") != std::string::npos
                ? 0
                : 4;
   });
@@ -195,7 +196,8 @@ TEST(QueueDeath, WhoDoesNotComeIsNamed) {
   });
   LogCapture log;
   EXPECT_EQ(writer->wait_until_ready(300).status(), Status::kTimeout);
-  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("readers to attach; missing: ")));
+  EXPECT_THAT(log.warnings(), testing::ElementsAre(
+                                  testing::HasSubstr("readers attached in time. The missing readers are: ")));
   writer.reset();
   EXPECT_THAT(readers.await(kPatienceMs), testing::Each(0));
 }

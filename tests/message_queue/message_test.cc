@@ -101,7 +101,7 @@ TEST(MessageQueue, OverTcpWithJobKey) {
   EXPECT_THAT(stranger.await(kPatienceMs), testing::Each(0));
   admitting.join();
   EXPECT_THAT(log.warnings(),
-              testing::Contains(testing::HasSubstr("it has no job key but this rank has one")));
+              testing::Contains(testing::HasSubstr("the peer has no job key but this rank has one")));
   environment.set("VERBENA_JOB_KEY_FILE", "");
   ASSERT_TRUE(base::load_parameters());
   ASSERT_TRUE(base::load_job_key());
@@ -135,7 +135,8 @@ TEST_F(Pair, MessagesAreReleasedInAnyOrder) {
   for (int i = 0; i < 3; ++i) held.push_back(*reader_->dequeue(0));
   LogCapture log;
   EXPECT_EQ(reader_->dequeue(0).error().status, Status::kInvalidUsage);
-  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr("all 3 chunks are held")));
+  EXPECT_THAT(log.warnings(), testing::ElementsAre(testing::HasSubstr(
+                                  "all 3 chunks contain messages that this reader has not released")));
   EXPECT_TRUE(reader_->release(held[2].ticket));
   EXPECT_EQ(send(*writer_, fill(3), 0).status(), Status::kTimeout);  // the first still holds its slot
   EXPECT_TRUE(reader_->release(held[0].ticket));
@@ -198,7 +199,7 @@ TEST_F(Pair, SlowReaderIsNamedWithWhatItHolds) {
   LogCapture log;
   EXPECT_EQ(send(*writer_, fill(3), 1).status(), Status::kTimeout);
   EXPECT_THAT(log.warnings(),
-              testing::ElementsAre(testing::HasSubstr("has read the chunk but has not released it")));
+              testing::ElementsAre(testing::HasSubstr("has read the chunk but has not released the chunk")));
 }
 
 TEST_F(Pair, CancelEndsAWait) {

@@ -77,6 +77,7 @@ class Program:
     environment: dict = dataclasses.field(default_factory=dict)
     flags: list = dataclasses.field(default_factory=list)
     launcher: list = dataclasses.field(default_factory=list)
+    passes_by: tuple = ()  # gtest's exit status says it
     memory_bytes: int = 0  # that it may have: a fault may make it go on for ever; 0: any
     seconds: float = 0  # without a mutant
     is_cut_short: bool = False  # it was not seen to its end
@@ -137,6 +138,7 @@ class CtestProgram:
     environment: dict
     libraries: Libraries
     replaced: pathlib.Path  # the folder of the libraries without mutants
+    passes_by: tuple = ()  # patterns: if its output has one of them, it passes, whatever its exit status; none: the exit status says it
     memory_bytes: int = 0
     seconds: float = 0
     is_cut_short: bool = False
@@ -158,7 +160,8 @@ def list_ctests(build, pattern, libraries, replaced):
             raise SystemExit(f"{test['name']} is not built: cmake --build {build}")
         properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
         environment = dict(entry.split("=", 1) for entry in properties.get("ENVIRONMENT", []))
-        yield CtestProgram(test["name"], test["command"], environment, libraries, replaced)
+        yield CtestProgram(test["name"], test["command"], environment, libraries, replaced,
+                           tuple(properties.get("PASS_REGULAR_EXPRESSION", ())))
 
 
 def run(program, command, environment, limit_s):
@@ -174,6 +177,10 @@ def run(program, command, environment, limit_s):
                               env=said, stdin=subprocess.DEVNULL, preexec_fn=limit_memory)
     except subprocess.TimeoutExpired:
         return False, f"not done after {limit_s:.0f} s"
+    if program.passes_by:
+        if any(re.search(pattern, done.stdout + done.stderr) for pattern in program.passes_by):
+            return True, ""
+        return False, f"its output has none of {program.passes_by}"
     if done.returncode == 0:
         return True, ""
     seed = re.search(r"\bseed (\d+): (.{0,80})", done.stdout)

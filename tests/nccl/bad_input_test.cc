@@ -71,7 +71,7 @@ class BadInputTest : public LiveTest<NewestVersion> {
             << length;
         EXPECT_EQ(request, nullptr);
         expect_one_line(
-            {is_send ? "isend" : "irecv", std::to_string(length), "the maximum is 2147483647 bytes"});
+            {is_send ? "isend" : "irecv", std::to_string(length), "The maximum is 2147483647 bytes"});
       }
       EXPECT_EQ((*net_)->dereg_mr(comm, mhandle), abi::kSuccess);
     }

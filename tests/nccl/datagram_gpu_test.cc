@@ -596,7 +596,7 @@ TEST_F(DatagramPeerTest, AKilledPeersMessageIsBeingCopied) {
   void* const receive = end.begin(false);
   ASSERT_NE(receive, nullptr);
   ASSERT_NO_FATAL_FAILURE(await_kill(end, receive, child));
-  expect_failure(end, receive, "its process has ended; see");
+  expect_failure(end, receive, "the peer's process has ended. See");
   std::thread later = release_copies_later();
   EXPECT_EQ(end.net->dereg_mr(end.comm, end.buffer.mhandle), abi::kSuccess);
   later.join();

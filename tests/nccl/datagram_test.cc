@@ -245,9 +245,10 @@ TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
   while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(connection->wait(receive, sizes));
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_EQ(warnings.size(), 2U);
-  EXPECT_NE(warnings[0].find("longer than its receive, which has 1000 bytes"), std::string::npos)
+  EXPECT_NE(warnings[0].find("longer than the receive buffer, which has 1000 bytes"), std::string::npos)
       << warnings[0];
-  EXPECT_NE(warnings[1].find("the peer reports that a message is longer than its receive"), std::string::npos)
+  EXPECT_NE(warnings[1].find("the peer reports that a message is longer than the peer's receive buffer"),
+            std::string::npos)
       << warnings[1];
 }
 
@@ -526,7 +527,7 @@ TEST_F(DatagramPeerTest, AKilledPeerIsNamed) {
   End end;
   void* const in_vain = receive_and_ask_for_more(end);
   ASSERT_NO_FATAL_FAILURE(await_kill(end, in_vain, child));
-  expect_failure(end, in_vain, "its process has ended; see");
+  expect_failure(end, in_vain, "the peer's process has ended. See");
   finish(end);
 }
 
@@ -563,7 +564,7 @@ TEST_F(DatagramPeerTest, ARestartedPeerIsNamedByItsSuccessor) {
   void* const dead = std::exchange(end.comm, nullptr);
   accept(end);
   receive_one(end);
-  expect_failure(end, in_vain, "its process has ended, as engine");
+  expect_failure(end, in_vain, "the peer's process has ended, as engine");
   EXPECT_EQ(end.net->close_recv(dead), abi::kSuccess);
   ASSERT_EQ(write(later[1], "", 1), 1);
   int status = 0;
@@ -586,7 +587,7 @@ TEST_F(DatagramPeerTest, APeerThatWasGivenUpIsTold) {
     if ((send != nullptr && end.wait(send)) || end.result != abi::kRemoteError) _exit(2);
     const auto warnings = LogCapture::get().take_warnings();
     const bool is_told = std::any_of(warnings.begin(), warnings.end(), [](const auto& line) {
-      return line.find("closed the connection, because it received nothing") != std::string::npos;
+      return line.find("closed the connection, because the peer received nothing") != std::string::npos;
     });
     _exit(is_told ? 0 : 3);
   }
@@ -629,7 +630,7 @@ TEST_F(DatagramNewestTest, BothEndsMustAgree) {
   EXPECT_EQ((*net_).connect(context_, 0, abi::kUndefined, handle, &sending, &none), abi::kInvalidUsage);
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_FALSE(warnings.empty());
-  EXPECT_NE(warnings[0].find("datagram on this rank and connected on the peer"), std::string::npos)
+  EXPECT_NE(warnings[0].find("datagram on this rank but connected on the peer"), std::string::npos)
       << warnings[0];
 }
 

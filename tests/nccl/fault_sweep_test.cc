@@ -130,7 +130,7 @@ class FaultSweepTest : public LiveTest<NewestVersion> {
     if (call == "create_cq" || call == "poll_cq") return "completion queue";
     if (call == "create_srq") return "cannot create a shared receive queue";
     if (call == "create_qp") return "cannot create a queue pair";
-    if (call == "modify_qp") return "queue pair cannot enter";
+    if (call == "modify_qp") return "queue pair cannot be moved to";
     if (call == "post_send") return "cannot post";
     if (call == "post_srq_recv") return "cannot post a receive";
     return "a call that may fail without harm";
@@ -180,7 +180,9 @@ TEST_F(FaultSweepTest, RegistrationsUpToALimit) {
     EXPECT_STRNE(failure, "hang") << limit;
     std::string text;
     for (const std::string& line : LogCapture::get().take_warnings()) text += line + '\n';
-    EXPECT_NE(text.find("cannot register memory, out of locked memory? raise `ulimit -l`"), std::string::npos)
+    EXPECT_NE(text.find("cannot register memory, probably because the limit of locked memory is too low; "
+                        "raise `ulimit -l`"),
+              std::string::npos)
         << limit << ": " << text;
   }
   EXPECT_GT(limit, 6) << "NCCL's own registrations at least";

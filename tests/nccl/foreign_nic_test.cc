@@ -42,7 +42,8 @@ class ForeignNicTest : public LiveTest<NewestVersion> {
 TEST_F(ForeignNicTest, DevicesThatCannotBeUsedFailInit) {
   hooks_.makes_no_pairs = true;
   EXPECT_EQ(start(), 0);
-  EXPECT_TRUE(has_warned("device softverbs0:1: left out: it cannot make a queue pair"));
+  EXPECT_TRUE(
+      has_warned("device softverbs0:1 is not used: the plugin cannot create a queue pair on this device"));
   EXPECT_EQ(hooks_.live_objects, 0);
   hooks_.makes_no_pairs = false;
   EXPECT_EQ(start(), 2);
@@ -54,8 +55,9 @@ TEST_F(ForeignNicTest, DatagramsWithoutSharedReceiveQueuesFailInit) {
   for (const int entries : {0, 100}) {
     hooks_.most_srq_entries = entries;
     EXPECT_EQ(start(), 0);
-    EXPECT_TRUE(has_warned("device softverbs0:1: its shared receive queues are too small for datagrams (" +
-                           std::to_string(entries) + " entries"));
+    EXPECT_TRUE(has_warned(
+        "device softverbs0:1: the device's shared receive queues have too few entries for datagrams (" +
+        std::to_string(entries) + " entries"));
     EXPECT_EQ(hooks_.live_objects, 0);
   }
   hooks_.most_srq_entries = INT32_MAX;

@@ -351,7 +351,7 @@ TEST_P(SharedFateTest, AListenersProcessThatIsKilledIsNoticed) {
   environment_.set("VERBENA_CONNECT_TIMEOUT_MS", "600000");
   ASSERT_NO_FATAL_FAILURE(start());
   expect_nobody_there([&](uint32_t) { spare_->kill(SIGKILL); });
-  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "its process has ended"));
+  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "the peer's process has ended"));
   expect_nobody_there([&](uint32_t) { peer_->kill(SIGKILL); }, *peer_);
   expect_others_go_on(nullptr, false);
 }

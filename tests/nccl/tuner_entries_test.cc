@@ -136,7 +136,7 @@ TYPED_TEST(TunerEntriesTest, SaysOnceWhatItDoes) {
   EXPECT_EQ(lines[0].level, abi::kLogInfo);
   EXPECT_EQ(
       lines[0].text,
-      "verbena: tuner: 8 ranks on 4 nodes: guard on, because UNPACK is offered: NCCL may not use nvls_tree, "
+      "verbena: tuner: 8 ranks on 4 nodes: guard on, because UNPACK is offered. NCCL may not use nvls_tree, "
       "tree with simple (three children); costs: NCCL's own");
   EXPECT_EQ(this->tuner_.finish(context), abi::kSuccess);
 }

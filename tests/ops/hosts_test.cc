@@ -27,7 +27,7 @@ TEST(OpsAcrossHosts, HostsHaveEquallyManyRanks) {
     const verbena_result result = rank.create(verbena_team_world(rank.context().handle()));
     return result == VERBENA_SUCCESS ? "was made" : verbena_last_error();
   });
-  EXPECT_THAT(said, HasSubstr("not distributed evenly over its hosts: of the team's 3 ranks"));
+  EXPECT_THAT(said, HasSubstr("the same number of ranks on each host. Of the team's 3 ranks"));
   EXPECT_THAT(said, testing::Not(HasSubstr("was made")));
 }
 

@@ -400,10 +400,11 @@ TEST(MoeAcrossHosts, RefusesWhatThereIsNot) {
   };
   using testing::HasSubstr, testing::Not;
   const std::string uneven = create({0, 0, 1}, make_options(false));
-  EXPECT_THAT(uneven, HasSubstr("not distributed evenly over its hosts: of 3 ranks on 2 hosts"));
+  EXPECT_THAT(uneven, HasSubstr("the same number of ranks on each host. Of 3 ranks on 2 hosts"));
   EXPECT_THAT(uneven, Not(HasSubstr("is not refused")));
   const std::string exact = create({0, 1}, make_options(true));
-  EXPECT_THAT(exact, HasSubstr("verbena_moe_options::exact needs a team on one host"));
+  EXPECT_THAT(exact,
+              HasSubstr("verbena_moe_options::exact works only if all ranks of the team are on one host"));
   EXPECT_THAT(exact, Not(HasSubstr("is not refused")));
 }
 

@@ -165,7 +165,7 @@ TEST_F(CopierTest, MemoryThatNobodyElseCanMapIsRefusedWithTheRemedy) {
     EXPECT_EQ(errno, EOPNOTSUPP);
     EXPECT_EQ(ibv_reg_mr(node.pd, reinterpret_cast<void*>(memory.address()), kBytes, kAllAccess), nullptr);
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_NE(said.find("allocate memory to be registered with cudaMalloc"), std::string::npos) << said;
+    EXPECT_NE(said.find("Allocate the memory with cudaMalloc"), std::string::npos) << said;
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << "once: " << said;
   });
 }

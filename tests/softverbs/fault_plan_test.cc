@@ -40,7 +40,9 @@ std::string try_plan(const std::string& plan) {
 }
 
 void expect_refused(const std::string& plan, const std::string& cause) {
-  EXPECT_EQ(try_plan(plan), "softverbs: SOFTVERBS_FAULTS: " + cause + ": no device is offered\n") << plan;
+  EXPECT_EQ(try_plan(plan),
+            "softverbs: SOFTVERBS_FAULTS: " + cause + "; because of this error, softverbs offers no device\n")
+      << plan;
 }
 
 TEST(FaultPlanTest, GoodPlans) {
@@ -58,15 +60,17 @@ TEST(FaultPlanTest, GoodPlans) {
 }
 
 TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
-  expect_refused("explode nth=1",
-                 "line 1: 'explode': unknown fault (the faults are fail, error, drop, delay, limit, down, "
-                 "event, lose, duplicate, reorder and corrupt; the path of a plan begins with / or .)");
+  expect_refused(
+      "explode nth=1",
+      "line 1: 'explode': unknown fault; the faults are fail, error, drop, delay, limit, down, "
+      "event, lose, duplicate, reorder and corrupt (to name a file with a plan, begin the path with / or .)");
   expect_refused("seed 1\n\nfail status=NONSENSE nth=1",
                  "line 3: 'fail': 'status=NONSENSE' is not a valid value");
   expect_refused("fail status=SUCCESS nth=1", "line 1: 'fail': 'status=SUCCESS' is not a valid value");
   expect_refused("fail nth=1", "line 1: 'fail': status= is missing");
-  expect_refused("log; fail status=GENERAL",
-                 "line 1: 'fail': the time is missing: give nth=, every=, chance= or at=");
+  expect_refused(
+      "log; fail status=GENERAL",
+      "line 1: 'fail': the rule does not say when the fault occurs; give nth=, every=, chance= or at=");
   expect_refused("drop nth=1 every=2",
                  "line 1: 'drop': 'every=2' conflicts with an earlier nth=, every=, chance= or at=");
   expect_refused("drop nth=1 nth=2", "line 1: 'drop': 'nth' is given twice");
@@ -93,9 +97,10 @@ TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("drop path=1 nth=1", "line 1: 'drop': 'path' is not a key of this fault");
   expect_refused("event nth=1", "line 1: 'event': type= is missing");
   expect_refused("event type=QP_FATAL at=1s",
-                 "line 1: 'event': QP_FATAL needs a request: give nth=, every= or chance=");
-  expect_refused("down at=1s times=2",
-                 "line 1: 'down': 'times' needs a request: use nth=, every= or chance= instead of at=");
+                 "line 1: 'event': QP_FATAL occurs at a request, so give nth=, every= or chance=");
+  expect_refused(
+      "down at=1s times=2",
+      "line 1: 'down': 'times' applies to requests, so use nth=, every= or chance= instead of at=");
   expect_refused("down at=1s for=1s flaps=2", "line 1: 'down': up= and flaps= go together");
   expect_refused("down at=1s up=1s flaps=2", "line 1: 'down': for= is missing");
   expect_refused("fail status=GENERAL work=done peer=error nth=1",
@@ -112,15 +117,19 @@ TEST(FaultPlanTest, PlansInFiles) {
   std::ofstream(path) << "# a plan\nfail status=GENERAL nth=1\n";
   EXPECT_EQ(try_plan(path), "");
   std::ofstream(path) << "# a plan\nfail status=GENERAL nth=1\ndrop\n";
-  EXPECT_EQ(
-      try_plan(path),
-      "softverbs: " + path +
-          ": line 3: 'drop': the time is missing: give nth=, every=, chance= or at=: no device is offered\n");
+  EXPECT_EQ(try_plan(path),
+            "softverbs: " + path +
+                ": line 3: 'drop': the rule does not say when the fault occurs; give nth=, every=, chance= "
+                "or at=; because of this error, softverbs offers no device\n");
   std::ofstream(path) << std::string((64 << 10) + 1, '#');
-  EXPECT_EQ(try_plan(path), "softverbs: " + path + ": File too large: no device is offered\n");
+  EXPECT_EQ(try_plan(path),
+            "softverbs: " + path + ": File too large; because of this error, softverbs offers no device\n");
   unlink(path.c_str());
-  EXPECT_EQ(try_plan(path), "softverbs: " + path + ": No such file or directory: no device is offered\n");
-  EXPECT_EQ(try_plan("./"), "softverbs: ./: Is a directory: no device is offered\n");
+  EXPECT_EQ(try_plan(path),
+            "softverbs: " + path +
+                ": No such file or directory; because of this error, softverbs offers no device\n");
+  EXPECT_EQ(try_plan("./"),
+            "softverbs: ./: Is a directory; because of this error, softverbs offers no device\n");
 }
 
 TEST(FaultPlanTest, ControlFilesOfRails) {
@@ -132,7 +141,8 @@ TEST(FaultPlanTest, ControlFilesOfRails) {
   for (const char* line : {"0", "0 sideways", "8 up", "down 0", "0 down 1"}) {
     std::ofstream(path) << "0 up\n" << line << "\n";
     EXPECT_EQ(try_devices(),
-              "softverbs: " + path + ": line 2: '" + line + "' is not RAIL up|down: no device is offered\n");
+              "softverbs: " + path + ": line 2: '" + line +
+                  "' is not RAIL up|down; because of this error, softverbs offers no device\n");
   }
   unlink(path.c_str());
 }

@@ -277,11 +277,12 @@ TEST(BorrowedHeap, WhatCannotBeIsRefusedForAll) {
   };
   refuse([](BorrowedHeap& heap) { heap.begin = nullptr; }, "begin is NULL");
   refuse([](BorrowedHeap& heap) { heap.begin += 64; }, "not aligned to 128 bytes");
-  refuse([](BorrowedHeap& heap) { heap.deltas.pop_back(); }, "deltas for 1 of 2 ranks");
+  refuse([](BorrowedHeap& heap) { heap.deltas.pop_back(); },
+         "has 1 deltas, but must have one for each of the 2 ranks");
   refuse([](BorrowedHeap& heap) { heap.deltas[1] = 8; }, "delta 8 for this rank itself");
   refuse([](BorrowedHeap& heap) { heap.deltas[1] = kSymmOutOfReach; },
          "delta -9223372036854775808 for this rank itself");
-  refuse([](BorrowedHeap& heap) { heap.deltas[0] = kSymmOutOfReach; }, "reach the same ranks");
+  refuse([](BorrowedHeap& heap) { heap.deltas[0] = kSymmOutOfReach; }, "unlike other ranks of its group");
 }
 
 TEST(BorrowedHeap, NoRoomForTheWords) {
@@ -289,7 +290,8 @@ TEST(BorrowedHeap, NoRoomForTheWords) {
   const uint64_t words_bytes = make_settings().measure_words(2);
   expect_refused(
       lender, [&](uint32_t, BorrowedHeap& heap) { heap.length_bytes = words_bytes - 1; },
-      Status::kInvalidArgument, "too small for the words that VERBENA_SYMM_TEAMS teams need");
+      Status::kInvalidArgument,
+      "is too small. The signals and barriers of VERBENA_SYMM_TEAMS teams alone need");
   Lender other = make_lender(2, 2);
   run_over(
       other,
@@ -320,7 +322,7 @@ TEST(BorrowedHeap, ReachIsAllInAll) {
       [](uint32_t rank, BorrowedHeap& heap) {
         if (rank != 1) heap.deltas[2 - rank] = kSymmOutOfReach;
       },
-      Status::kInvalidArgument, "reach the same ranks");
+      Status::kInvalidArgument, "unlike other ranks of its group");
 }
 
 }  // namespace

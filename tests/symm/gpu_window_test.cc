@@ -419,9 +419,9 @@ TEST_F(MulticastTest, IsNotUsedWhereTheDriverHasNone) {
   run(2, expect_no_multicast);
   EXPECT_THAT(find_lines(log),
               testing::UnorderedElementsAre(HasSubstr("symm: rank 0: VERBENA_SYMM_MULTICAST has no effect: "
-                                                      "rank 0: its GPU does not support multicast"),
+                                                      "rank 0: the GPU does not support multicast"),
                                             HasSubstr("symm: rank 1: VERBENA_SYMM_MULTICAST has no effect: "
-                                                      "rank 0: its GPU does not support multicast")));
+                                                      "rank 0: the GPU does not support multicast")));
 }
 
 TEST_F(MulticastTest, IsNotUsedWhereNcclMayNot) {
@@ -452,7 +452,7 @@ TEST_F(MulticastTest, IsNotUsedInHostMemory) {
     EXPECT_EQ(context.world().context().multicast_delta, 0U);
     EXPECT_TRUE(context.allocate_window(8));
   });
-  EXPECT_THAT(find_lines(log), Contains(HasSubstr("rank 0: it has no GPU")));
+  EXPECT_THAT(find_lines(log), Contains(HasSubstr("rank 0: this rank has no GPU")));
 }
 
 // One rank's driver refuses one step: all go on without, and each says why in one line.
@@ -495,7 +495,7 @@ TEST_F(MulticastTest, AWindowThatCannotBeBoundIsRefusedForAll) {
     // Half of what can be bound.
     std::byte* const half = allocate(context.rank(), kPieceBytes);
     EXPECT_EQ(context.register_window(half, 1000).error().status, Status::kCuda);
-    EXPECT_THAT(base::last_failure(), HasSubstr("unset VERBENA_SYMM_MULTICAST"));
+    EXPECT_THAT(base::last_failure(), HasSubstr("Unset VERBENA_SYMM_MULTICAST"));
     std::byte* const whole = allocate(context.rank(), 2 * kPieceBytes);
     const auto window = context.register_window(whole, 1000);
     ASSERT_TRUE(window);

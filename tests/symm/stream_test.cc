@@ -121,7 +121,7 @@ TEST_P(StreamTest, PiecesComeBeforeTheSignalBehindThem) {
     wrong.back().length_bytes = UINT64_MAX;
     EXPECT_EQ(context.enqueue_pieces(context.world(), wrong, peer, stream).status(),
               Status::kInvalidArgument);
-    EXPECT_THAT(base::last_failure(), HasSubstr("is not in windows"));
+    EXPECT_THAT(base::last_failure(), HasSubstr("is not inside a window"));
     EXPECT_EQ(context.enqueue_pieces(context.world(), pieces, kRanks, stream).status(),
               Status::kInvalidArgument);
     EXPECT_TRUE(context.enqueue_pieces(context.world(), {}, peer, stream));
@@ -212,11 +212,11 @@ TEST_P(StreamTest, WhatCannotBeIsToldAtOnce) {
     refuse({.kind = kSignal, .operation = 3}, "operation 3 does not exist");
     refuse({.kind = kWait, .operation = 0}, "comparison 0 does not exist");
     refuse({.kind = kWait, .operation = 7}, "comparison 7 does not exist");
-    refuse(copy(kPut, 1 - context.rank(), other, place, 8), "is not in windows");
-    refuse(copy(kGet, 1 - context.rank(), place, other, 8), "is not in windows");
-    refuse(copy(kPut, 1 - context.rank(), place, place, UINT64_MAX), "is not in windows");
+    refuse(copy(kPut, 1 - context.rank(), other, place, 8), "is not inside a window");
+    refuse(copy(kGet, 1 - context.rank(), place, other, 8), "is not inside a window");
+    refuse(copy(kPut, 1 - context.rank(), place, place, UINT64_MAX), "is not inside a window");
     const bool is_reached = GetParam() == SymmPath::kLsa;
-    if (!is_reached) refuse(copy(kPut, 1 - context.rank(), place, other, 8), "is not in windows");
+    if (!is_reached) refuse(copy(kPut, 1 - context.rank(), place, other, 8), "is not inside a window");
     call_driver("cuCtxSetCurrent", static_cast<void*>(nullptr));
     EXPECT_EQ(context.enqueue(context.world(), {.kind = kQuiet}, stream).status(), Status::kInvalidUsage);
     use_gpu(context.rank());

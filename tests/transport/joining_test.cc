@@ -122,7 +122,7 @@ TEST_P(DeadRailTest, IsLeftToFailover) {
   hooks_.unanswered_devices = GetParam().rails;
   const Nic &sending = host_.nic(2), &receiving = host_.nic(2, 2);
   ConnectedPair connection = connect_here(sending, receiving, false);
-  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("begins on its other queue pairs")));
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("starts with its other queue pairs")));
   EXPECT_GT(connection.sender->statistics().failed_queue_pairs, 0U) << "before anything is posted on it";
   Transfer transfer;
   transfer.messages.assign(20, {.length_bytes = 1 << 20});
@@ -184,7 +184,7 @@ TEST_P(FailedDeviceTest, IsLeftOutOfNewConnections) {
 TEST_P(FailedDeviceTest, ARailWithoutQueuePairsIsLeftOut) {
   hooks_.pairless_devices = GetParam().devices;
   expect_transfer(host_.nic(2), host_.nic(2, 2));
-  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("a connection is made without this rail")));
+  EXPECT_THAT(log_.warnings(), Contains(HasSubstr("a connection does not use this rail")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ends, FailedDeviceTest,

@@ -190,7 +190,8 @@ class LyingReceiverTest : public testing::Test {
   // One: whom it is about, where, and what to try.
   void expect_line(const char* where) const {
     ASSERT_EQ(log_.warnings().size(), 1U);
-    for (const char* part : {"send to 127.0.0.1:", where, "do both hosts run the same build of the plugin?"})
+    for (const char* part :
+         {"send to 127.0.0.1:", where, "Check that both hosts run the same build of the plugin"})
       EXPECT_NE(log_.warnings()[0].find(part), std::string::npos) << part << " in: " << log_.warnings()[0];
   }
 

@@ -185,7 +185,7 @@ TEST_P(TooLongTest, AMessageLongerThanItsReceiveFailsBothEnds) {
     EXPECT_EQ(receiving, base::Status::kRemote);
   }
   ASSERT_EQ(log.warnings().size(), 2U) << "one line for each end";
-  EXPECT_NE(log.warnings()[0].find("longer than its receive (message 5000 bytes, receive 4999 bytes)"),
+  EXPECT_NE(log.warnings()[0].find("longer than its receive buffer (message 5000 bytes, buffer 4999 bytes)"),
             std::string::npos)
       << log.warnings()[0];
 }

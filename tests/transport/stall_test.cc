@@ -100,7 +100,7 @@ TEST_F(StallTest, ALostCompletionOfCreditsIsGivenUp) {
   for (uint32_t i = 0; i < 3 * kWindow; ++i) transfer_staged(connection, nic, i < kWindow);
   EXPECT_EQ(connection.receiving.receiver->statistics().failed_queue_pairs, 1U);
   EXPECT_THAT(log_.warnings(),
-              Contains(HasSubstr("its device reports no completions of grants and credits; 0 of 1 ")));
+              Contains(HasSubstr("the device reports no completions of grants and credits; 0 of 1 ")));
 }
 
 TEST_F(StallTest, ASendWaitsForItsGrant) {
@@ -181,7 +181,7 @@ TEST_F(StallTest, ADeviceThatLosesCompletionsIsGivenUp) {
               Contains(ContainsRegex("stall: message 0 of 5000 bytes: waits for completions: 1 on "
                                      "queue pair 0; ")));
   EXPECT_THAT(log_.warnings(),
-              Contains(HasSubstr("its device reports no completions of its requests; 0 of 1 ")));
+              Contains(HasSubstr("the device reports no completions of the queue pair's requests; 0 of 1 ")));
 }
 
 // How the sender ends over that rail, without failover.

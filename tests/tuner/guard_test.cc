@@ -87,7 +87,7 @@ TEST(GuardTest, TouchesNothingThatItDoesNotKnow) {
 }
 
 TEST(GuardTest, SaysWhy) {
-  EXPECT_NE(Guard({4, 4}, Offer{}).describe().find("not in use"), std::string::npos);
+  EXPECT_NE(Guard({4, 4}, Offer{}).describe().find("NCCL does not use this plugin"), std::string::npos);
   EXPECT_NE(Guard({4, 4}, Offer{.is_in_use = true}).describe().find("not offered"), std::string::npos);
   EXPECT_NE(Guard({4, 1}, kUnpack).describe().find("one node"), std::string::npos);
   EXPECT_EQ(Guard({4, 4}, kUnpack).describe().find("pat"), std::string::npos);

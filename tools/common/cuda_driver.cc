@@ -66,7 +66,7 @@ int require_cuda_devices(const char* tool, const char* what) {
   std::string why;
   const int devices = count_cuda_devices(why);
   if (devices == 0)
-    std::fprintf(stderr, "no CUDA device: %s needs %s%s\n", tool, what,
+    std::fprintf(stderr, "there is no CUDA device; %s needs %s%s\n", tool, what,
                  why.empty() ? "" : (" (" + why + ")").c_str());
   return devices;
 }

@@ -15,7 +15,7 @@ void check_device_handle(const abi::NetDeviceHandle& handle) {
   constexpr uintptr_t kAlignmentBytes = 16;
   if (handle.handle == nullptr) throw ToolError("accept left the unpack handle empty");
   if (handle.needs_proxy_progress != 1)
-    throw ToolError("accept left needsProxyProgress 0: NCCL would never post a receive");
+    throw ToolError("accept left needsProxyProgress at 0, so NCCL would never post a receive");
   const auto& unpack = *static_cast<const UnpackDeviceHandle*>(handle.handle);
   if (reinterpret_cast<uintptr_t>(unpack.meta) % kAlignmentBytes != 0)
     throw ToolError("unpack meta is not 16-byte aligned");
@@ -89,7 +89,7 @@ UnpackedSlot NcclHost::unpack(std::span<std::byte> destination) {
 void NcclHost::check_slot_is_empty() const {
   const unsigned slot = compute_slot(first_head_, unpacked_ - 1);
   if (load_slot_count(*slots(), slot) != 0)
-    throw ToolError("irecvConsumed left descriptors in slot " + std::to_string(slot));
+    throw ToolError("after irecvConsumed, there are still descriptors in slot " + std::to_string(slot));
 }
 
 int choose_device(NetPlugin& plugin, int index, int rails) {

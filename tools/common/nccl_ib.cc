@@ -54,8 +54,9 @@ int find_table_version(int version) {
     if (version / 10000 == 2 && minor >= known.first_minor && minor <= known.last_minor)
       return known.table_version;
   }
-  throw ToolError("NCCL " + format_release(version) +
-                  ": the table of its IB transport is known for 2.19 to 2.30 only");
+  throw ToolError(
+      "NCCL " + format_release(version) +
+      " is not supported, because this tool knows the table of the IB transport only for NCCL 2.19 to 2.30");
 }
 
 // Stays loaded, because the threads that NCCL starts for asynchronous events never end.
@@ -123,7 +124,7 @@ ElfSymbol find_data_symbol(const std::string& path, const std::string& name) {
   if (elf == nullptr || elf_kind(elf.get()) != ELF_K_ELF) throw ToolError(path + " is not an ELF file");
   GElf_Shdr header;
   Elf_Scn* const section = find_symbol_table(elf.get(), header);
-  if (section == nullptr) throw ToolError(path + " has no .symtab: it was stripped");
+  if (section == nullptr) throw ToolError(path + " has no .symtab section, because the library was stripped");
   Elf_Data* const data = elf_getdata(section, nullptr);
   if (data == nullptr) throw ToolError(path + ": " + elf_errmsg(-1));
   const auto symbol = find_in(elf.get(), header, data, name);

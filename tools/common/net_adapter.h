@@ -54,7 +54,7 @@ class NetAdapter final : public NetPlugin {
       if (net_->make_vdevice == nullptr) throw ToolError("the plugin has no makeVDevice");
       return make_device_of(members, net_->make_vdevice);
     } else {
-      throw ToolError("tables before v9 have no makeVDevice: use --abi 9 or newer with --rails");
+      throw ToolError("tables before v9 have no makeVDevice; with --rails, use --abi 9 or newer");
     }
   }
 

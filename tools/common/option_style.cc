@@ -81,11 +81,13 @@ void style_help(CLI::App& app, const std::string& tool) {
 
 void add_size_options(CLI::App& app, SizeOptions& options) {
   app.add_option("--sizes", options.sizes,
-                 "message sizes: one size, a range BEGIN:END in steps of --factor, or a list")
+                 "message sizes: one size, a range BEGIN:END (each size is --factor times the previous "
+                 "size), or a list")
       ->type_name("SIZES")
       ->capture_default_str();
   app.add_option("--size", options.sizes)->group("");
-  add_range_option(app, "--factor,-f", options.factor, "ratio of each size to the previous size", 2, 1 << 20);
+  add_range_option(app, "--factor,-f", options.factor,
+                   "in a range of sizes, the ratio of each size to the previous size", 2, 1 << 20);
 }
 
 std::vector<uint64_t> resolve_sizes(const SizeOptions& options) {
@@ -128,20 +130,21 @@ void add_target_option(CLI::App& app, const std::string& name, std::string& targ
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.option_defaults()->group("Output");
   add_target_option(app, "--json", options.json,
-                    "write the result, the command and the machine as JSON to FILE; if FILE is - or missing, "
-                    "print the JSON and nothing else");
+                    "write the result, the command line and a description of the machine to FILE as JSON. If "
+                    "FILE is - or missing, print only the JSON");
   add_target_option(
       app, "--csv", options.csv,
-      "write the rows as comma-separated values to FILE; if FILE is - or missing, print the rows");
-  app.add_option("--plot", options.plot, "plot the figures into this SVG file (needs gnuplot)")
+      "write the rows to FILE as comma-separated values. If FILE is - or missing, print these rows");
+  app.add_option("--plot", options.plot,
+                 "draw a plot of the results and write it to this SVG file (needs gnuplot)")
       ->type_name("FILE");
   CLI::Option* const compare = app.add_option("--compare", options.compare,
-                                              "compare with an earlier result that --json wrote: show the "
-                                              "factor by which each figure improved")
+                                              "compare with an earlier result that --json wrote, and show "
+                                              "the factor by which each figure improved")
                                    ->type_name("FILE");
   app.add_option("--fail-below", options.fail_below,
-                 "with --compare: exit with status 1 if the factor of any median is below this value; 0.9 "
-                 "allows results that are 10 % worse")
+                 "with --compare: exit with status 1 if the factor of any median is less than this value. "
+                 "For example, 0.9 allows results that are 10 % worse")
       ->needs(compare)
       ->check(CLI::Range(0.0, 1000.0))
       ->type_name("RATIO");
@@ -150,7 +153,7 @@ void add_output_options(CLI::App& app, OutputOptions& options) {
 void check_output_options(const OutputOptions& options) {
   if (options.json == "-" && options.csv == "-")
     throw CLI::ValidationError(
-        "--csv", "--json already writes to standard output: give one of the two options a file name");
+        "--csv", "--json already writes to standard output; give a file name to one of the two options");
   if (options.plot == "-") throw CLI::ValidationError("--plot", "needs a file, not -");
   if (!options.plot.empty() && !find_plot_problem().empty())
     throw CLI::ValidationError("--plot", find_plot_problem());

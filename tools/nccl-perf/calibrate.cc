@@ -68,7 +68,7 @@ class Calibration {
     if (status_ == kExitOk) status_ = result.status;
     if (result.status != kExitOk) return true;
     if (result.log.network != kOurNetwork)
-      throw ToolError("--calibrate: NCCL did not use the plugin, but used " + result.log.network);
+      throw ToolError("--calibrate: NCCL did not use the plugin; it used " + result.log.network);
     gpu_ = result.gpu;
     if (step.channels == 0 && step.min_channels == 0) own_channels_ = result.log.channels;
     rows.insert(rows.end(), result.rows.begin(), result.rows.end());

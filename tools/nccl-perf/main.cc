@@ -70,7 +70,7 @@ int choose_ranks(const NcclPerfOptions& options) {
   const int ranks = options.ranks == 0 ? std::max(gpus, 2) : options.ranks;
   if (ranks > gpus)
     std::fprintf(stderr,
-                 "nccl-perf: %d ranks share %d GPU%s and wait for each other's time slices: the data is "
+                 "nccl-perf: %d ranks share %d GPU%s and wait for each other's time slices. The data is "
                  "checked, but the times are meaningless\n",
                  ranks, gpus, gpus == 1 ? "" : "s");
   return ranks;
@@ -92,8 +92,8 @@ int run_variant(const NcclPerfOptions& options, const Variant& variant, int rank
     logs.push_back(parse_nccl_log(read_whole_file(run.log_file(rank))));
   for (const NcclLog& log : logs) {
     if (status != kExitOk || is_network_of(variant, log.network)) continue;
-    std::fprintf(stderr, "nccl-perf: %s: NCCL used its network %s instead\n", variant.name.c_str(),
-                 log.network.c_str());
+    std::fprintf(stderr, "nccl-perf: the run with %s is invalid, because NCCL used the network %s instead\n",
+                 variant.name.c_str(), log.network.c_str());
     status = kExitFailed;
   }
   report.end_variant(logs, run.gpu_names(), status);

@@ -13,7 +13,8 @@ struct RawOptions {
 
 void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
   app.option_defaults()->group("What is measured");
-  app.add_option("--ranks", options.ranks, "processes; default: one per GPU, or two on a single GPU")
+  app.add_option("--ranks", options.ranks,
+                 "number of processes. Default: one for each GPU, or two if there is only one GPU")
       ->check(CLI::Range(2, 64));
   app.add_option("--op,-o", raw.operations,
                  "all_reduce, all_gather, reduce_scatter, broadcast, send_recv, all_to_all, or a list "
@@ -22,10 +23,10 @@ void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
   add_size_options(app, raw.sizes);
   add_range_option(app, "--iters,-n", options.iterations, "timed iterations per size", 1, 100000);
   add_range_option(app, "--warmup,-w", options.warmup,
-                   "untimed iterations before the timed iterations, at least one", 1, 100000);
+                   "number of untimed iterations before the timed iterations; at least one", 1, 100000);
   add_duration_option(app, "--soak", options.soak_s,
-                      "repeat the timed iterations of each size for this time, check the elements after each "
-                      "repetition, and show a histogram of the times",
+                      "soak test: for each size, repeat the timed iterations for this time, check the "
+                      "elements after each repetition, and show a histogram of the times",
                       1, 86400);
   app.add_option("--verify", options.verify, "1 checks the elements of every result; 0 skips these checks")
       ->capture_default_str();
@@ -41,16 +42,18 @@ void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
 void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
   app.option_defaults()->group("With what");
   app.add_option("--nccl", options.nccl,
-                 "libnccl.so.2 to use (default: $NCCL_LIB, else from the loader, CUDA, or Python packages)");
-  app.add_flag("--list-nccl", options.list_nccl, "list all libnccl.so.2 that were found, and exit");
+                 "libnccl.so.2 to use. Default: $NCCL_LIB, or the first libnccl.so.2 in the loader's path, "
+                 "in CUDA's folders or in Python's packages");
+  app.add_flag("--list-nccl", options.list_nccl, "list every libnccl.so.2 that the tool finds, and exit");
   app.add_option("--plugin", options.plugin,
-                 "libnccl-net.so to load (default: $NCCL_NET_PLUGIN, else in ../lib, relative to this tool)");
+                 "libnccl-net.so to load. Default: $NCCL_NET_PLUGIN, or libnccl-net.so in the folder ../lib "
+                 "relative to this tool");
   app.add_option("--unpack", options.unpack,
-                 "set VERBENA_UNPACK to 0 or 1; both means one run with 0 and one run with 1")
+                 "value of VERBENA_UNPACK, 0 or 1. both means one run with 0 and one run with 1")
       ->check(CLI::IsMember({"0", "1", "both"}));
   app.add_option("--threshold", options.threshold,
-                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and set VERBENA_UNPACK=1 if "
-                 "VERBENA_UNPACK is not set");
+                 "value of VERBENA_UNPACK_THRESHOLD, in bytes, or unlimited. If VERBENA_UNPACK is not set, "
+                 "this option sets VERBENA_UNPACK=1");
   app.add_option("--protocol", options.protocol, "set NCCL_PROTO");
   app.add_option("--algorithm", options.algorithm, "set NCCL_ALGO");
   auto* rails =
@@ -61,15 +64,16 @@ void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
                "show NCCL the rails as ports of one card, so that NCCL joins the rails into one device")
       ->needs(rails);
   app.add_option("--against", options.against,
-                 "also run with these transports or settings: socket, ib, unpack0, unpack1, or a list; show "
-                 "the ratios")
+                 "also run with these transports or settings (socket, ib, unpack0, unpack1, or a list), and "
+                 "show the ratios of the results")
       ->delimiter(',')
       ->check(CLI::IsMember({"socket", "ib", "unpack0", "unpack1"}))
       ->type_name("NAME");
   add_range_option(
       app, "--rounds", options.rounds,
-      "repeat all runs this number of times, every second time in reverse order, and show the medians", 1,
-      1000);
+      "number of times to repeat all runs. Every second repetition has the reverse order, and the "
+      "tool shows the medians",
+      1, 1000);
 }
 
 void add_calibration_options(CLI::App& app, NcclPerfOptions& options) {
@@ -77,12 +81,12 @@ void add_calibration_options(CLI::App& app, NcclPerfOptions& options) {
                  "measure collectives with each algorithm, protocol and number of channels, and write the "
                  "costs to this tuning file");
   add_duration_option(app, "--budget", options.budget_s,
-                      "with --calibrate: start no further run after this time", 1, 86400);
+                      "with --calibrate: time after which no further run is started", 1, 86400);
 }
 
 void add_log_options(CLI::App& app, NcclPerfOptions& options) {
   add_output_options(app, options.output);
-  app.add_option("--out", options.out_file, "write everything that the tool prints to this file too");
+  app.add_option("--out", options.out_file, "also write everything that the tool prints to this file");
   app.add_option("--log-dir", options.log_folder, "keep NCCL's logs in this folder");
   app.add_flag("--verbose,-v", options.verbose, "show the environment of the processes");
   app.add_option("--child-rank", options.child_rank)->group("");
@@ -113,15 +117,17 @@ void resolve(NcclPerfOptions& options, const RawOptions& raw) {
     std::erase_if(options.sizes_bytes, [&](uint64_t bytes) { return bytes > options.child_end_bytes; });
   }
   if (!options.calibrate.empty() && options.unpack == "both")
-    throw CLI::ValidationError(
-        "--calibrate",
-        "takes --unpack 0 or 1; without --unpack, the tool measures both and keeps the faster setting");
+    throw CLI::ValidationError("--calibrate",
+                               "can be combined only with --unpack 0 or 1. Without --unpack, the tool "
+                               "measures both settings and keeps the faster one");
   if (!options.calibrate.empty() && options.output.takes_stdout())
-    throw CLI::ValidationError("--calibrate", "prints to standard output: give --json and --csv a file");
+    throw CLI::ValidationError("--calibrate",
+                               "prints to standard output; give file names to --json and --csv");
   if (!options.threshold.empty() && options.threshold != "unlimited") {
     const auto threshold = parse_threshold(options.threshold);
     if (!threshold)
-      throw CLI::ValidationError("--threshold", "neither a size nor unlimited: " + options.threshold);
+      throw CLI::ValidationError("--threshold",
+                                 "the value is not a size and not the word unlimited: " + options.threshold);
     options.threshold = *threshold;
   }
 }
@@ -132,8 +138,8 @@ Parsed<NcclPerfOptions> parse_options(int argc, const char* const* argv) {
   Parsed<NcclPerfOptions> parsed;
   RawOptions raw;
   CLI::App app(
-      "Runs NCCL's collectives over the Verbena plugin, with one process per GPU, each a separate node for "
-      "NCCL, and checks every element.");
+      "Runs NCCL's collectives over the Verbena plugin and checks every element. There is one process for "
+      "each GPU, and NCCL treats each process as a separate node.");
   add_run_options(app, parsed.options, raw);
   add_nccl_options(app, parsed.options);
   add_calibration_options(app, parsed.options);

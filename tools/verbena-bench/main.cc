@@ -18,7 +18,7 @@ constexpr Subcommand kSubcommands[] = {
      verbena::tools::coll::run_tool},
 #endif
 #ifdef VERBENA_BENCH_UNPACK
-    {"unpack", "the unpacking of messages on a GPU", verbena::tools::unpack::run_tool},
+    {"unpack", "messages that a GPU unpacks as NCCL's kernels would", verbena::tools::unpack::run_tool},
 #endif
     {"symm", "symmetric memory between GPUs", verbena::tools::symm::run_tool},
 };
@@ -29,8 +29,8 @@ int main(int argc, char** argv) {
   for (const Subcommand& subcommand : kSubcommands)
     if (argc > 1 && std::string_view(argv[1]) == subcommand.name) return subcommand.run(argc - 1, argv + 1);
   CLI::App app(
-      "Checks every byte that the GPUs of this host move, then measures the operations. Each subcommand has "
-      "its own --help.");
+      "Checks every byte that the GPUs of this host transfer, then measures how fast they are. Each "
+      "subcommand has its own --help.");
   for (const Subcommand& subcommand : kSubcommands) app.add_subcommand(subcommand.name, subcommand.about);
   app.require_subcommand(1);
   verbena::tools::style_help(app, "verbena-bench");

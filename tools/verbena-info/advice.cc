@@ -56,22 +56,23 @@ class Adviser {
                     [](const Port& port) { return port.disuse == Disuse::kNotSelected; });
     if (is_filtered)
       return advise("VERBENA_HCA (NCCL_IB_HCA) selects no usable port: " + document_.problem,
-                    "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device from the list above");
+                    "unset VERBENA_HCA (NCCL_IB_HCA), or set the variable to a device from the list above");
     advise("There is no RDMA device that the plugin can use: " + document_.problem,
-           "if this host has an RDMA card: load its driver (ls /sys/class/infiniband must show the card), "
-           "install libibverbs1 and ibverbs-providers, bring the port up and give its interface an address. "
-           "If not, set VERBENA_IBVERBS_LIB=softverbs");
+           "if this host has an RDMA card: load the card's driver (ls /sys/class/infiniband must show the "
+           "card), install libibverbs1 and ibverbs-providers, bring the port up, and give an address to the "
+           "port's interface. If this host has no RDMA card, set VERBENA_IBVERBS_LIB=softverbs");
   }
 
   void advise_on_hardware() {
     if (any_software(document_, SoftwareDevice::kSoftverbs))
-      advise("These are software devices: good for trying and testing, but slow.",
-             "if this host has an RDMA card: load its driver (ls /sys/class/infiniband must show the card), "
-             "and install libibverbs1 and ibverbs-providers");
+      advise("These are software devices. They are good for trying and testing, but slow.",
+             "if this host has an RDMA card, load the card's driver (ls /sys/class/infiniband must show the "
+             "card), and install libibverbs1 and ibverbs-providers");
     if (any_software(document_, SoftwareDevice::kKernel))
-      advise("Only software devices of the kernel were found: good for trying and testing, but slow.",
-             "if this host has an RDMA card, name its ports in VERBENA_HCA; if the card is not listed above, "
-             "load its driver");
+      advise(
+          "Only software devices of the kernel were found. They are good for trying and testing, but slow.",
+          "if this host has an RDMA card, name the card's ports in VERBENA_HCA. If the card is not in the "
+          "list above, load the card's driver");
   }
 
   void advise_on_port(const Port& port) {
@@ -79,7 +80,8 @@ class Adviser {
     if (!remedy.empty()) advise(port.title() + " is " + port.state + ".", remedy);
     if (port.gid_choice == verbs::GidReason::kLinkLocal)
       advise(port.title() + " has a link-local address only, which other hosts may not reach.",
-             "give its interface an address: ip address add ADDRESS/LENGTH dev " + name_interface(port));
+             "give an address to the port's interface: ip address add ADDRESS/LENGTH dev " +
+                 name_interface(port));
     if (document_.gpus.devices.empty() || !port.nic || port.nic->gpu_memory.remedy.empty()) return;
     const GpuMemory& memory = port.nic->gpu_memory;
     advise(port.title() + ": GPUDirect by " + describe(memory.path) + ": " + memory.why, memory.remedy);
@@ -121,46 +123,45 @@ std::string suggest_for_port(const Port& port) {
   if (port.disuse != Disuse::kNotActive) return "";
   return port.link_layer == LinkLayer::kInfiniBand
              ? "check cable and switch, and that a subnet manager runs (ibstat)"
-             : "check cable and switch, and set its interface up: ip link set " + name_interface(port) +
-                   " up";
+             : "check cable and switch, and set the port's interface up: ip link set " +
+                   name_interface(port) + " up";
 }
 
 std::string suggest_for_test(TestFault fault, const Port& port, bool with_gpu) {
   const std::string leave_out = "VERBENA_HCA=^" + port.device;
   switch (fault) {
     case TestFault::kWrongData:
-      return "report the error with the output of verbena-info --json; do not use this path, because NCCL "
-             "would compute with wrong data";
+      return "do not use this path, because NCCL would compute with wrong data. Report the error with the "
+             "output of verbena-info --json";
     case TestFault::kWrongDescriptors:
     case TestFault::kNotStaged:
-      return "report the error with the output of verbena-info --json; until the error is fixed, set "
+      return "report the error with the output of verbena-info --json. Until the error is fixed, set "
              "VERBENA_UNPACK=0 to avoid staged receives";
     case TestFault::kProcessEnded:
       return "report the crash with the output of verbena-info --json and the core file";
     case TestFault::kNoConnection:
-      return "the handshake uses TCP: set VERBENA_SOCKET_IFNAME to an interface that works";
+      return "set VERBENA_SOCKET_IFNAME to a network interface that works, because the handshake uses TCP";
     case TestFault::kNoRegistration:
       if (!with_gpu) return "ulimit -l unlimited; for containers --ulimit memlock=-1";
       return port.nic && !port.nic->gpu_memory.remedy.empty()
                  ? port.nic->gpu_memory.remedy
                  : "check nvidia_peermem or dma-buf, IOMMU and PCI ACS; see dmesg";
     case TestFault::kPeer:
-      return "no reply arrives on this port: check cable, switch port and GID (verbena-info -v lists them); "
-             "leave the device out with " +
-             leave_out + " meanwhile";
+      return "no reply arrives on this port. Check cable, switch port and GID (verbena-info -v lists the "
+             "GIDs). Until the port works, exclude the device with " +
+             leave_out;
     case TestFault::kNoArrival:
-      return "requests get lost on this port: see dmesg and the port's error counters (rdma statistic); "
-             "leave the device out with " +
-             leave_out + " meanwhile";
+      return "requests get lost on this port. See dmesg and the port's error counters (rdma statistic). "
+             "Until the port works, exclude the device with " +
+             leave_out;
     case TestFault::kCallFailed:
     case TestFault::kSilent:
     case TestFault::kNone:
       break;
   }
-  return "run verbena-info --check --verbose, and see dmesg; the device may need a reset or new firmware; "
-         "leave the "
-         "device out with " +
-         leave_out + " meanwhile";
+  return "run verbena-info --check --verbose, and see dmesg. The device may need a reset or new firmware. "
+         "Until the device works, exclude the device with " +
+         leave_out;
 }
 
 int judge(const Document& document) {

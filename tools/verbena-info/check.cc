@@ -128,7 +128,8 @@ void Checks::check_port(const Port& port) {
       check_memory(nic, gpu.index);
     } else {
       add_(make_check(nic.name, "GPU " + std::to_string(gpu.index), CheckStatus::kSkipped,
-                      "NCCL goes through host memory: " + nic.gpu_memory.why, nic.gpu_memory.remedy));
+                      "NCCL copies GPU data through host memory: " + nic.gpu_memory.why,
+                      nic.gpu_memory.remedy));
     }
   }
 }

@@ -140,7 +140,7 @@ Gpus collect_gpus() {
   if (driver != nullptr && driver->cuDriverGetVersion(&version) == CUDA_SUCCESS)
     gpus.driver = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   if (count == 0) {
-    gpus.problem = problem.empty() ? "the driver shows no GPU: check CUDA_VISIBLE_DEVICES"
+    gpus.problem = problem.empty() ? "the driver shows no GPU; check CUDA_VISIBLE_DEVICES"
                                    : "no usable CUDA driver: " + problem;
     return gpus;
   }
@@ -199,8 +199,8 @@ UnpackOffer explain_unpack(const Document& document) {
             "VERBENA_UNPACK=auto, and " + measured + " says that UNPACK is faster here"};
   return {false, UnpackReason::kTuningFile,
           has_tuning ? "VERBENA_UNPACK=auto, and " + measured + " does not say that UNPACK is faster here"
-                     : "VERBENA_UNPACK=auto, and no tuning file says that UNPACK is faster here "
-                       "(docs/tuning.md); VERBENA_UNPACK=1 offers UNPACK regardless"};
+                     : "VERBENA_UNPACK is auto, and no tuning file says that UNPACK is faster here "
+                       "(docs/tuning.md). To offer UNPACK anyway, set VERBENA_UNPACK=1"};
 }
 
 }  // namespace verbena::tools::info

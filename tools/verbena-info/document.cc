@@ -320,13 +320,14 @@ Document parse_document(const std::string& text, const std::string& source) {
     throw ToolError(source + " was not written by verbena-info --json");
   if (json["schema_version"] != kSchemaVersion)
     throw ToolError(source + " has schema version " + json["schema_version"].dump() + ", this tool reads " +
-                    std::to_string(kSchemaVersion) + ": show it with the release that wrote it");
+                    std::to_string(kSchemaVersion) + "; use the release that wrote the document to show it");
   try {
     Document document;
     Reader::read(json, document);
     return document;
   } catch (const std::exception& error) {
-    throw ToolError(source + " is damaged, " + error.what() + ": let verbena-info --json write it again");
+    throw ToolError(source + " is damaged, " + error.what() +
+                    "; write the document again with verbena-info --json");
   }
 }
 

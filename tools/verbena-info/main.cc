@@ -36,45 +36,49 @@ constexpr const char* kFooter =
 // Returns the exit status, or -1 to continue.
 int parse_options(int argc, const char* const* argv, InfoOptions& options) {
   CLI::App app(
-      "Shows what Verbena finds on this host: devices and rails, GPUs, what NCCL would see, and settings.");
+      "Shows the RDMA devices, rails and GPUs of this host, the devices that NCCL would see, and the "
+      "settings.");
   app.option_defaults()->group("What is shown");
-  app.add_flag("--check", options.check,
-               "only run the tests: test every rail with host memory and with every GPU, staged receives, "
-               "and joined rails, and check data, order and flush");
+  app.add_flag(
+      "--check", options.check,
+      "only run tests. The tool sends messages over every rail, from and to host memory and every GPU, with "
+      "staged receives and over joined rails. It checks the data, the order of messages and the flush");
   app.add_flag("--self-test", options.self_test,
-               "only test, on each RDMA device, the work requests that messages need, in host memory and in "
-               "the memory of each GPU; print one line of JSON to attach to a report about a NIC");
+               "only run the self-test of each RDMA device, in host memory and in the memory of each GPU. "
+               "The self-test tries each type of work request that messages use. The tool prints one line of "
+               "JSON, which you can attach to a report about a NIC");
   app.add_flag("--parameters", options.parameters,
-               "show all settings and their defaults, not only the settings that are set");
+               "show all settings with their defaults (without this option, only the settings that are set)");
   app.add_flag("--all", options.all, "with --parameters: show the advanced settings too")
       ->needs("--parameters");
   app.add_flag("--verbose,-v", options.verbose, "show all log lines of the plugin, and every GID");
-  app.add_option("--explain", options.explain,
-                 "show only which algorithm libverbena_ops.so chooses for an operation with "
-                 "VERBENA_TUNING_FILE, and why; for example all_reduce:512k:4, or all_reduce:1m:4x2 for four "
-                 "ranks on two hosts")
-      ->type_name("OPERATION:BYTES:RANKS[xHOSTS]");
   app.add_option(
-         "--from", options.from,
-         "show a document that --json wrote, for example on another host; if FILE is -, read standard input")
+         "--explain", options.explain,
+         "show only which algorithm libverbena_ops.so chooses for an operation (using VERBENA_TUNING_FILE), "
+         "and why. Examples: all_reduce:512k:4 for four ranks, all_reduce:1m:4x2 for four ranks on two hosts")
+      ->type_name("OPERATION:BYTES:RANKS[xHOSTS]");
+  app.add_option("--from", options.from,
+                 "show a document that --json wrote, for example on another host. If FILE is -, read the "
+                 "document from standard input")
       ->type_name("FILE");
   app.option_defaults()->group("Output");
-  add_target_option(app, "--json", options.json,
-                    "write everything as a JSON document to FILE; if FILE is - or missing, print the JSON "
-                    "and nothing else");
+  add_target_option(
+      app, "--json", options.json,
+      "write everything to FILE as a JSON document. If FILE is - or missing, print only the JSON");
   app.add_option("--topology", options.topology,
-                 "draw GPUs, NICs and rails: FILE.svg is drawn by Graphviz's dot, any other FILE receives "
-                 "dot's input")
+                 "write a drawing of GPUs, NICs and rails to FILE. If the name of FILE ends with .svg, "
+                 "Graphviz's dot makes an SVG picture; otherwise the tool writes the input for dot")
       ->type_name("FILE");
   app.add_option("--topology-xml", options.topology_xml, "write a topology file for NCCL_TOPO_FILE")
       ->type_name("FILE");
   app.option_defaults()->group("How");
-  app.add_option("--plugin", options.plugin,
-                 "libnccl-net.so to examine (default: in ../lib, relative to this tool)")
+  app.add_option(
+         "--plugin", options.plugin,
+         "libnccl-net.so to examine. Default: libnccl-net.so in the folder ../lib relative to this tool")
       ->type_name("FILE")
       ->take_last();
   app.add_option("--nccl", options.nccl,
-                 "examine only this libnccl.so.2 (default: every libnccl.so.2 that is found)")
+                 "libnccl.so.2 to examine. Default: every libnccl.so.2 that the tool finds")
       ->type_name("FILE")
       ->take_last();
   add_timeout_option(app, options.timeout_s);
@@ -86,7 +90,7 @@ int parse_options(int argc, const char* const* argv, InfoOptions& options) {
     app.parse(argc, argv);
     if (options.check && !options.from.empty())
       throw CLI::ValidationError(
-          "--check", "tests this host, but --from shows another host: leave out one of the two options");
+          "--check", "tests this host, but --from shows another host; use only one of the two options");
     if (options.plugin.empty()) options.plugin = find_default_plugin().string();
   } catch (const CLI::ParseError& error) {
     return leave_parsing(app, error);
@@ -117,7 +121,8 @@ void write_picture(const std::string& path, const std::string& graph) {
   const std::string dot = find_program("dot");
   if (dot.empty())
     throw ToolError("cannot draw " + path +
-                    ": no dot in the PATH: install graphviz, or write its input with --topology FILE.dot");
+                    ": the program dot was not found in the PATH. Install graphviz, or write the input for "
+                    "dot with --topology FILE.dot");
   const ProgramResult drawn = run_program({dot, "-Tsvg", "-o", path}, graph, kDrawTimeoutS);
   if (drawn.status != 0) throw ToolError("cannot draw " + path + ": dot: " + drawn.output);
   std::fprintf(stderr, "# wrote %s\n", path.c_str());

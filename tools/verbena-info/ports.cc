@@ -104,18 +104,18 @@ void explain_disuse(Port& port, const verbs::SurveyedPort& found, InitFault init
     port.why_not = found.problem;
   } else if (init_fault != InitFault::kNone) {
     port.disuse = Disuse::kInitFailed;
-    port.why_not = "the plugin does not start, see above";
+    port.why_not = "the plugin does not start; see the error above";
   } else {
     port.disuse = Disuse::kPluginRefused;
-    port.why_not = "the plugin could not open the device: verbena-info --verbose shows the plugin's log";
+    port.why_not = "the plugin could not open the device; verbena-info --verbose shows the plugin's log";
   }
 }
 
 // Why a hardware device has no dma-buf, in the order of the checks.
 std::string explain_missing_dmabuf(const verbs::Device& device) {
   return device.library().reg_dmabuf_mr == nullptr
-             ? device.library().path() + " has no ibv_reg_dmabuf_mr: install rdma-core 34 or newer"
-             : "the kernel driver of this device refuses dma-buf: use Linux 5.12 or newer with mlx5, "
+             ? device.library().path() + " has no function ibv_reg_dmabuf_mr; install rdma-core 34 or newer"
+             : "the kernel driver of this device rejects dma-buf; use Linux 5.12 or newer with mlx5, "
                "bnxt_re, efa or irdma";
 }
 

@@ -239,7 +239,7 @@ std::string RailTest::check_data() {
   }
   if (role_.is_staged && descriptors_ == 0)
     throw Finding(TestFault::kNotStaged,
-                  "no receive was staged although VERBENA_UNPACK=1: no slot had a descriptor");
+                  "no slot had a descriptor, so no receive was staged although VERBENA_UNPACK=1");
   return std::to_string(kDataBytes.size()) + " sizes to " + format_size(kSlotBytes) +
          (role_.is_staged ? ", " + std::to_string(descriptors_) + " descriptors" : "");
 }

@@ -235,7 +235,7 @@ std::string format_parameters(const Document& document, const TextOptions& optio
     }
   }
   if (left_out > 0)
-    text += "    " + std::to_string(left_out) + " have their defaults: --parameters" +
+    text += "    " + std::to_string(left_out) + " have their default values; --parameters" +
             (options.parameters ? " --all" : "") + " shows them\n";
   return text;
 }

@@ -32,7 +32,7 @@ class Calibration {
     for (const std::string& argument : options.workload_arguments) {
       for (const char* own : {"--unpack", "--threshold", "--mode", "--against", "--transport"}) {
         if (names(argument, own))
-          throw UsageError(std::string("--calibrate itself chooses what to compare: leave out ") + own);
+          throw UsageError(std::string("--calibrate itself chooses what to compare; leave out ") + own);
       }
       shared_.push_back(argument);
       has_sizes_ = has_sizes_ || names(argument, "--sizes") || names(argument, "--size") ||
@@ -154,7 +154,8 @@ class Calibration {
 int run_calibration(const PerfOptions& options) {
   return report_errors("verbena-perf", [&] {
     setenv("VERBENA_TUNING_FILE", "", 1);  // earlier measurements must not influence this one
-    if (options.server) throw UsageError("--calibrate belongs to the client, not to --server: run it there");
+    if (options.server)
+      throw UsageError("--calibrate cannot be combined with --server; use the option on the client");
     Calibration calibration(options);
     const int status = calibration.measure();
     if (status == kExitOk) calibration.write();

@@ -65,7 +65,7 @@ void refuse(TcpConnection& connection, const std::string& why) {
 void admit(TcpConnection& connection, const nlohmann::json& greeting, PerfOptions& options) {
   if (greeting.value("protocol", 0) != kProtocolVersion) {
     refuse(connection, "the client is release " + describe_release(greeting) + ", the server " +
-                           describe_release(make_greeting()) + "; use one release on both hosts");
+                           describe_release(make_greeting()) + ". Use the same release on both hosts");
   }
   const unsigned expected_run = options.run;
   try {
@@ -85,8 +85,9 @@ class Reception {
     while (auto connection = listener_.accept(deadline_ns_)) {
       greeting = receive_greeting(*connection);
       if (!greeting.is_discarded()) return std::move(*connection);
-      std::fprintf(stderr, "verbena-perf: connection from %s refused: it is not verbena-perf\n",
-                   connection->peer.c_str());
+      std::fprintf(
+          stderr, "verbena-perf: connection from %s refused, because the other program is not verbena-perf\n",
+          connection->peer.c_str());
     }
     throw ToolError(std::string("no connection: ") + expected + " was expected at port " +
                     std::to_string(listener_.port()));
@@ -111,8 +112,8 @@ Meeting await_client(TcpListener& listener, PerfOptions& options) {
   for (;;) {
     TcpConnection workers = second.receive("the client's second connection", greeting);
     if (greeting.value("token", "") == token) return {std::move(drivers), std::move(workers)};
-    std::fprintf(stderr, "verbena-perf: %s refused: the server is busy with %s\n", workers.peer.c_str(),
-                 drivers.peer.c_str());
+    std::fprintf(stderr, "verbena-perf: connection from %s refused, because the server is busy with %s\n",
+                 workers.peer.c_str(), drivers.peer.c_str());
   }
 }
 
@@ -125,7 +126,7 @@ Meeting call_server(const PerfOptions& options) {
   if (answer.is_discarded()) {
     throw ToolError(
         drivers.peer +
-        " is not a verbena-perf server, or is serving another client: it sent no greeting within " +
+        " is not a verbena-perf server, or is serving another client. No greeting arrived within " +
         format_seconds(kAnswerTimeoutS));
   }
   if (answer.contains("error")) {

@@ -32,64 +32,66 @@ struct RawWorkload {
 void add_shape_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   add_size_options(app, raw.sizes);
   app.add_option("--iters,-n", workload.iterations,
-                 "timed messages per size and pass (0 means that the tool chooses by size)")
+                 "number of timed messages per size and pass (0: the tool chooses the number by the size)")
       ->type_name("N");
-  app.add_option("--warmup,-w", workload.warmup, "untimed messages before the timed messages")
+  app.add_option("--warmup,-w", workload.warmup, "number of untimed messages before the timed messages")
       ->type_name("N")
       ->capture_default_str();
   add_range_option(app, "--window", workload.window, "messages in flight", 1, 8);
   app.add_option(
          "--consume-lag", workload.consume_lag,
-         "read the data of a completed receive only after this number of further receives have completed")
+         "read the data of a completed receive only after this number of later receives have completed")
       ->check(CLI::Range(0, 7));
   app.add_option("--mode", raw.mode, "latency, bandwidth or both")
       ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
       ->capture_default_str();
-  app.add_option("--src-offset", workload.source_offset_bytes, "shift send buffers by this number of bytes")
+  app.add_option("--src-offset", workload.source_offset_bytes,
+                 "number of bytes by which the address of each send buffer is shifted")
       ->check(CLI::Range(0, 4096));
   app.add_option("--dst-offset", workload.destination_offset_bytes,
-                 "shift receive buffers by this number of bytes")
+                 "number of bytes by which the address of each receive buffer is shifted")
       ->check(CLI::Range(0, 4096));
 }
 
 void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
   app.add_option("--transport", raw.transport,
-                 "verbena: the plugin; datagram: the plugin with VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's "
-                 "own IB transport, see --nccl")
+                 "transport to measure. verbena: the plugin; datagram: the plugin with "
+                 "VERBENA_TRANSPORT=datagram; nccl-ib: NCCL's own IB transport (see --nccl)")
       ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,
-                 "ib: alternate between runs of the plugin and of NCCL's own IB transport, and show the "
-                 "factor by which the plugin is better")
+                 "transport to compare with, ib. The tool alternates between runs of the plugin and runs of "
+                 "NCCL's own IB transport, and shows the factor by which the plugin is better")
       ->check(CLI::IsMember({kIb}));
-  add_range_option(app, "--rounds", workload.rounds, "with --against: runs of each transport", 1, 1000);
+  add_range_option(app, "--rounds", workload.rounds, "with --against: number of runs of each transport", 1,
+                   1000);
   app.add_option("--repeats,-r", workload.repeats,
-                 "timed passes per size and run; default: 1, or 5 with --against")
+                 "number of timed passes per size and run. Default: 1, or 5 with --against")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   app.add_option("--run", workload.run)->group("");
 }
 
 void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
-  add_range_option(app, "--abi", workload.abi_version, "version of the plugin's table to use", 7, 12);
+  add_range_option(app, "--abi", workload.abi_version,
+                   "version of NCCL's plugin table to use; 9 means ncclNetPlugin_v9", 7, 12);
   app.add_option("--rails", workload.rails,
-                 "if N is above 1, join the first N devices into one virtual device")
+                 "if N is greater than 1, join the first N devices into one virtual device")
       ->check(CLI::Range(1, 8));
-  add_range_option(
-      app, "--pairs", workload.pairs,
-      "connections in each direction; all connections carry messages, and the first and the last "
-      "are measured",
-      1, 4096);
+  add_range_option(app, "--pairs", workload.pairs,
+                   "number of connections in each direction. All connections carry messages, but the tool "
+                   "measures only the first and the last connection",
+                   1, 4096);
   app.add_option("--unpack", workload.unpack, "set VERBENA_UNPACK to 0 or 1")->check(CLI::Range(0, 1));
   app.add_option("--threshold", workload.threshold,
-                 "set VERBENA_UNPACK_THRESHOLD (bytes, or unlimited), and set VERBENA_UNPACK=1 if "
-                 "VERBENA_UNPACK is not set");
+                 "value of VERBENA_UNPACK_THRESHOLD, in bytes, or unlimited. If VERBENA_UNPACK is not set, "
+                 "this option sets VERBENA_UNPACK=1");
   app.add_option("--protocol", raw.protocol, "register buffers as NCCL does for this protocol")
       ->check(CLI::IsMember({"simple", "ll", "ll128"}))
       ->capture_default_str();
   app.add_flag("--user-buffer", workload.user_buffer,
-               "receive into a buffer that is registered after the connection, as NCCL does with buffers of "
-               "the application");
+               "receive into a buffer that is registered after the connection has been set up, as NCCL does "
+               "with buffers of the application");
   app.add_flag("--cuda-type", workload.cuda_type,
                "register the buffers as GPU memory, although they are host memory");
   app.add_option("--verify", workload.verify, "1 first runs a pass that checks every byte; 0 skips this pass")
@@ -111,27 +113,30 @@ void add_host_options(CLI::App& app, PerfOptions& options) {
   auto* const server = app.add_flag("--server", options.server, "serve one client, then exit");
   app.add_option("--client", options.client, "host name or address of the server")->excludes(server);
   app.add_option("--port", options.port,
-                 "the server's TCP port (0 means any free port; the server prints its number)")
+                 "TCP port of the server (0: any free port; the server prints the number of the port)")
       ->capture_default_str();
   add_duration_option(app, "--wait", options.wait_s,
                       "time to wait for the other host (default: 10m on the server, 10s on the client)", 0,
                       86400);
   add_duration_option(app, "--last-words", options.last_words_s,
-                      "after a failure on one side, how long to wait for the other side to report its cause",
+                      "after a failure on one side, time to wait until the other side has reported the cause",
                       0, 3600);
 }
 
 void add_own_options(CLI::App& app, PerfOptions& options) {
   app.option_defaults()->group("With what");
-  app.add_option("--plugin", options.plugin,
-                 "libnccl-net.so to load (default: in ../lib, relative to this tool)");
-  app.add_option("--nccl", options.nccl, "with --transport nccl-ib: libnccl.so.2, of any CUDA release")
+  app.add_option(
+      "--plugin", options.plugin,
+      "libnccl-net.so to load. Default: libnccl-net.so in the folder ../lib relative to this tool");
+  app.add_option("--nccl", options.nccl,
+                 "with --transport nccl-ib: path of libnccl.so.2. NCCL may be built for any CUDA release")
       ->capture_default_str();
   app.add_option("--device", options.device, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--calibrate", options.calibrate,
-                 "measure direct and staged messages (with --rails also striped messages), and write the "
-                 "fastest settings to this tuning file");
-  app.add_flag("--verbose,-v", options.verbose, "show the children's environment and the plugin's log");
+                 "measure direct and staged messages and write the fastest settings to this tuning file. "
+                 "With --rails, also measure striped messages");
+  app.add_flag("--verbose,-v", options.verbose,
+               "show the environment of the child processes, and the plugin's log");
   app.add_option("--child", options.child)->group("");
   add_output_options(app, options.output);
 }
@@ -141,7 +146,8 @@ void resolve(Workload& workload, const RawWorkload& raw) {
   if (!workload.threshold.empty() && workload.threshold != "unlimited") {
     const auto threshold = parse_threshold(workload.threshold);
     if (!threshold)
-      throw CLI::ValidationError("--threshold", "neither a size nor unlimited: " + workload.threshold);
+      throw CLI::ValidationError("--threshold",
+                                 "the value is not a size and not the word unlimited: " + workload.threshold);
     workload.threshold = *threshold;
   }
   workload.latency = raw.mode != "bandwidth";
@@ -174,18 +180,19 @@ std::vector<std::string> list_workload_arguments(const CLI::App& app, size_t cou
 void settle_hosts(PerfOptions& options) {
   if (options.child >= 0) return;
   if (options.against && options.transport != Transport::kVerbena) {
-    throw CLI::ValidationError("--transport", "--against runs both transports: leave out one of the options");
+    throw CLI::ValidationError("--transport",
+                               "--against runs both transports; leave out one of the two options");
   }
   if (options.server && !options.workload_arguments.empty()) {
     throw CLI::ValidationError(options.workload_arguments.front(), "belongs to the client, not to --server");
   }
   if (!options.client.empty() && options.port == 0) {
     throw CLI::ValidationError(
-        "--port", "only a server can use port 0: give the client the port that the server printed");
+        "--port", "only a server can use port 0; give the client the port that the server printed");
   }
   if (!options.calibrate.empty() && options.output.wants_anything())
     throw CLI::ValidationError("--calibrate",
-                               "writes only the tuning file: leave out --json, --csv, --plot and --compare");
+                               "writes only the tuning file; leave out --json, --csv, --plot and --compare");
   if (options.wait_s < 0) options.wait_s = options.server ? kServerWaitS : kClientWaitS;
 }
 
@@ -196,10 +203,11 @@ Parsed<PerfOptions> parse_options(int argc, const char* const* argv) {
   PerfOptions& options = parsed.options;
   RawWorkload raw;
   CLI::App app(
-      "Moves and verifies messages between two processes through an NCCL net plugin, without NCCL or a "
-      "GPU.\nBoth processes run on this host, or on two hosts: start --server on the other host, then "
-      "--client HOST here.\nverbena-perf report DIR -o FILE makes a page of results that were stored with "
-      "--json.");
+      "Sends messages between two processes through an NCCL net plugin and verifies them. Needs neither NCCL "
+      "nor a GPU.\nBy default, both processes run on this host. To use two hosts, start verbena-perf "
+      "--server on one host, and then verbena-perf --client HOST on the other host, where HOST is the "
+      "address of the first.\nverbena-perf report DIR -o FILE makes a page from the results that --json has "
+      "stored in the folder DIR.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();
   add_host_options(app, options);

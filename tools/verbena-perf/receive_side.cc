@@ -127,7 +127,7 @@ void ReceiveSide::consume_until(uint64_t message) {
     unpack_->head = first_head_ + 1 + (slots_taken_ - posted_) + consumed_;
     const unsigned slot = posted(consumed_).slot;
     if (load_slot_count(*unpack_, slot) != 0) {
-      throw ToolError("irecvConsumed left descriptors in slot " + std::to_string(slot));
+      throw ToolError("after irecvConsumed, there are still descriptors in slot " + std::to_string(slot));
     }
   }
 }

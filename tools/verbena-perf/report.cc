@@ -55,7 +55,8 @@ void Report::add_device(const nlohmann::json& device) {
       describe_protocol(options_.protocol), options_.window);
   if (options_.pairs > 1)
     std::printf(
-        "# %u connections in each direction carry messages; last: the connection that was made last\n",
+        "# %u connections in each direction carry messages; \"last\" is the connection that was set up "
+        "last\n",
         options_.pairs);
   print_text(table_.format_header());
 }

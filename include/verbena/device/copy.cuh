@@ -3,13 +3,13 @@
 //
 // copy_group() copies with all threads of a group, copy_thread() with one thread. Source and destination must
 // not overlap. Only the bytes of the destination are written. The source is read in aligned 16-byte units, so
-// up to 15 bytes before and after the source are also read, and ignored. This is safe because allocations
-// consist of whole units, but a bounds checker may report these reads.
+// the call also reads up to 15 bytes before and after the source, and discards them. These reads are safe,
+// because allocations consist of whole units, but a bounds checker may report them.
 //
 // All accesses are weak. Before a thread copies data that other threads have written, it must acquire the
-// data (by load_acquire, or by a barrier after another thread's load_acquire). This also drops stale lines of
-// the L1 cache. Loads at system scope would not need an acquire. But from mapped host memory, such loads are
-// executed one after the other, and take 30 ns for each thread.
+// data (by load_acquire, or by a barrier after another thread's load_acquire). The acquire also drops stale
+// lines of the L1 cache. Loads at system scope would not need an acquire. But from mapped host memory, such
+// loads are executed one after the other, and take 30 ns for each thread.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 
@@ -143,8 +143,8 @@ class WarpPiece {
   }
 
  private:
-  // Each lane also needs the unit of the next lane. The last lane needs the first unit of the next row, which
-  // it gets from lane 0.
+  // Each lane also needs the unit of the next lane. The last lane needs the first unit of the next row, and
+  // gets this unit from lane 0.
   VERBENA_DEVICE Vector16 realign_row(uint32_t row, uint32_t lane) {
     Vector16 mine = rows_[row];
     if (lane == 0) mine = row + 1 < kRows ? rows_[row + 1 < kRows ? row + 1 : row] : beyond_;

@@ -1,6 +1,6 @@
 // Messages of a few KiB between ranks that reach each other by loads and stores, with the latency of one trip
 // over NVLink. Messages are sent in packets; the receiver recognises the arrival of a packet by its data
-// (packet.cuh). So no flag, fence, barrier or signal is needed.
+// (packet.cuh). Therefore no flag, fence, barrier or signal is needed.
 //
 // A call is an exchange between the blocks that have the same index on all ranks. Each block calls send() or
 // broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
@@ -23,7 +23,7 @@
 // in the memory of every other member, and call k uses slot k % 4. Four slots are enough if the kernel
 // follows two rules. First, in each call, every rank receives a message (which may be empty) from every other
 // rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence orders
-// the rank's reading and emptying of slots before its next sends. Assume that rank p starts to write the
+// the rank's reading and emptying of slots before its next sends. Suppose rank p starts to write the
 // packets of call k+4 into its slot at rank q. Let f be the last call before rank p's most recent fence:
 //   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. Rank p has finished call f, so it has received q's message of call f.

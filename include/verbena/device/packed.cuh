@@ -344,8 +344,8 @@ VERBENA_DEVICE void store_packed(T* address, const Packed<T, kBytes>& packed) {
   }
 }
 
-// Sums of packed elements, in the type in which elements are added. If every rank adds the elements in rank
-// order, all ranks get the same bits.
+// Adds up packed elements. The sums have the type in which elements are added. If every rank adds the
+// elements in rank order, all ranks get the same bits.
 template <typename T, uint32_t kBytes = 16>
 struct PackedSum {
   using Elements = Packed<T, kBytes>;

@@ -37,8 +37,8 @@ class RankDeltas {
  private:
   int64_t bytes_[kRanks];
 };
-// This specialisation is for teams whose size is not known at compile time. It reads the deltas from the
-// context each time.
+// Specialisation for teams whose size is not known at compile time. Reads the deltas from the context
+// each time.
 template <>
 class RankDeltas<0> {
  public:

@@ -134,9 +134,9 @@ struct ReduceAny {
     return finish_any(*this, copy, ranks);
   }
 
-  // count_words() returns the number of words that the unrounded sums of one value of type `Bits` occupy.
-  // merge_words() combines a word of the sums over some ranks with the corresponding word of the sums over
-  // later ranks.
+  // The unrounded sums of the elements in one value of type `Bits` occupy one or more words; count_words()
+  // returns the number of these words. merge_words() combines a word of the sums over some ranks with the
+  // corresponding word of the sums over later ranks.
   template <typename Bits>
   VERBENA_DEVICE uint32_t count_words() const {
     return type == DataType::kE4m3 ? sizeof(Bits)
@@ -208,8 +208,8 @@ struct ReduceAny {
   }
 };
 
-// A reduction for sums of float, half and bfloat16 only. It has no function calls, which would spill
-// registers.
+// A reduction for sums of float, half and bfloat16 only. It makes no function calls, because function calls
+// would spill registers.
 struct ReduceFloats {
   DataType type;
   static constexpr Reduction reduction = Reduction::kSum;

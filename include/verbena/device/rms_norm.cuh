@@ -18,8 +18,8 @@
 
 namespace verbena::device {
 
-// Formats of quantised rows. Each element is stored as one byte, an e4m3 or int8 number; the element's value
-// is that number times the scale.
+// Formats of quantised rows. Each element is stored as one byte, an e4m3 or int8 number; the value of the
+// element is this number times the scale.
 enum class RowQuantisation : uint32_t {
   kNone = 0,
   kFloat8Tensor = 1,  // e4m3; one float scale for the tensor, which the caller passes
@@ -38,7 +38,7 @@ enum class RowQuantisation : uint32_t {
 // The memory of the quantised rows. The scale of block b of row r is element r * scale_row_stride + b *
 // scale_block_stride of `scales`. In kFloat8BlockExponent, a word contains the scales of four blocks, so b /
 // 4 replaces b in this formula. In kMxFloat8Swizzled, the scales are in the order of the tiles, and the
-// strides are ignored. Unused scales in the last word or tile are set to 0.
+// strides have no effect. Unused scales in the last word or tile are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
@@ -49,8 +49,8 @@ struct QuantisedRows {
 };
 
 // The tensors of a norm. Rows have `hidden` elements; strides are distances between the starts of rows, in
-// elements. A tensor whose pointer is null is left out. residual_out may equal residual_in; otherwise, no
-// output may overlap another tensor.
+// elements. A tensor whose pointer is null is neither read nor written. residual_out may equal residual_in;
+// otherwise, no output may overlap another tensor.
 template <typename T>
 struct RmsNorm {
   uint64_t rows, hidden;
@@ -681,7 +681,7 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_str
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // This also waits until an earlier norm of this block has read the words.
+  // The barrier also waits until an earlier norm of this block has read the words.
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,

@@ -1,11 +1,11 @@
 // Barriers of a team. One group of threads on each rank waits for the groups of all other ranks. In
-// symm_lsa_*, it waits only for the groups of the ranks that loads and stores reach. After the barrier, all
-// threads of these groups see everything that any of these threads did before the barrier, at system scope. A
-// barrier of the whole team also completes earlier puts and signals by NICs.
+// symm_lsa_*, the group waits only for the groups of the ranks that loads and stores reach. After the
+// barrier, all threads of these groups see everything that any of these threads did before the barrier, at
+// system scope. A barrier of the whole team also completes earlier puts and signals by NICs.
 //
-// Each barrier has a number from 0 to kSymmBarriers - 1. If two groups of a rank may wait at the same time,
-// they must use different numbers, such as their block indices. A CUDA graph with barriers may be replayed,
-// because the round counters are in GPU memory and are never reset.
+// Each barrier has a number from 0 to kSymmBarriers - 1. Two groups of a rank that may wait at the same time
+// must use barriers with different numbers, such as the block indices of the groups. A CUDA graph with
+// barriers may be replayed, because the round counters are in GPU memory and are never reset.
 //
 // Every wait ends within the context's timeout. If a barrier returns a status other than kDone, the ranks are
 // out of step, and the hosts must reset the team (verbena_team_reset).
@@ -39,9 +39,10 @@ VERBENA_DEVICE uint64_t arrive(const SymmContext& context, uint32_t row, const G
   return round;
 }
 
-// Returns whether ranks that reach each other must wait for each other twice per barrier. This is needed if
-// SymmContext::meets_twice is 1, or if the network orders an arrival only after puts to the same peer. In
-// these cases the arrival words count two rounds per barrier, while the network counts one.
+// Returns true if ranks that reach each other by loads and stores must wait for each other twice per barrier.
+// Two waits are needed if SymmContext::meets_twice is 1, or if the network orders an arrival only after puts
+// to the same peer. In these cases the arrival words count two rounds per barrier, while the network counts
+// one.
 template <typename Context>
 VERBENA_DEVICE bool meets_twice(const Context& context) {
   return context.has_remote != 0 &&

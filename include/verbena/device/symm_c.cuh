@@ -2,14 +2,14 @@
 // Addresses are passed as integers; `context` is the address of a SymmContext in memory that the GPU can
 // access. All threads of a block make the same call, and the operation happens once per block. symm_barrier()
 // and symm_all_reduce() have no barrier argument; a block uses the barrier whose number is its block index.
-// Therefore, if a block makes the call on one rank, the block with the same index must make it on all ranks.
-// Functions that return an int32 return a SymmStatus, unless their comment says otherwise.
+// Therefore, if a block makes the call on one rank, the block with the same index must make the same call on
+// all ranks. Functions that return an int32 return a SymmStatus, unless their comment says otherwise.
 //
 // Two macros may be defined before inclusion. VERBENA_SYMM_FUNCTION sets the attributes of each function
 // definition, after `extern "C"`. VERBENA_SYMM_CONTEXTS lists the context types of the backends to support.
 // If there are several context types, SymmContext::type selects the backend, whose network reaches the
-// members that loads and stores do not reach. If there is only one context type, SymmContext::type is not
-// read.
+// members that loads and stores do not reach. If there is only one context type, no function reads
+// SymmContext::type.
 #ifndef VERBENA_DEVICE_SYMM_C_CUH
 #define VERBENA_DEVICE_SYMM_C_CUH
 
@@ -268,8 +268,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t si
   });
 }
 
-// Returns a request to pass to symm_request_wait(), which any block may call. If the result is 0, the data
-// has already arrived. If it is below 0, it is a SymmStatus.
+// Returns a request to pass to symm_request_wait(), which any block may call. If the request is 0, the data
+// has already arrived. A negative result is a SymmStatus, not a request.
 VERBENA_SYMM_FUNCTION int64_t symm_get_async(int64_t context, int64_t destination, int64_t source,
                                              int32_t count, int32_t element_size, int32_t peer,
                                              int32_t queue) {
@@ -355,8 +355,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_add(int64_t context, int64_t word, int64_t va
     return symm_add(on, detail::as_pointer<uint64_t>(word), static_cast<uint64_t>(value), peer, BlockGroup{});
   });
 }
-// Return the word's previous value in all threads, or INT64_MIN if the call failed. If the previous value is
-// INT64_MIN, the caller cannot distinguish it from a failure.
+// Return the word's previous value in all threads, or INT64_MIN if the call failed. A previous value that
+// happens to be INT64_MIN looks the same as a failure.
 VERBENA_SYMM_FUNCTION int64_t symm_fetch_add(int64_t context, int64_t word, int64_t value, int32_t peer) {
   using namespace verbena::device;
   uint64_t before = 0;
@@ -399,8 +399,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_wait_until_all(int64_t context, int64_t words
   });
 }
 // Waits until one of `count` contiguous words satisfies the comparison. Returns the index of that word, or a
-// SymmStatus below 0. `skipped` is 0, or the address of an array with one int32 per word; a word is ignored
-// if its int32 is not 0.
+// SymmStatus below 0. `skipped` is 0, or the address of an array with one int32 per word; the call skips a
+// word if its int32 is not 0.
 VERBENA_SYMM_FUNCTION int32_t symm_wait_until_any(int64_t context, int64_t words, int32_t count,
                                                   int32_t compare, int64_t wanted, int64_t skipped) {
   using namespace verbena::device;

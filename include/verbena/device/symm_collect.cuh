@@ -10,7 +10,7 @@ namespace verbena::device {
 
 namespace detail {
 
-// Puts the source to every member, including this rank. Each rank starts with its successor, so that at any
+// Puts the source to every member, including this rank. Each rank starts with the next rank, so that at any
 // time the ranks put to different peers.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, const void* source,
@@ -32,7 +32,8 @@ VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, 
 // Copies the root's `source` to the `destination` of every member, and waits in a barrier. On each member,
 // one group makes the call. No other group may use the barrier or the destinations at the same time.
 // @param destination  address in a window, at the same offset on all ranks
-// @param source       as in symm_put_async(); may be `destination` itself; ignored on all ranks but the root
+// @param source       as in symm_put_async(); may be `destination` itself; has no effect on ranks other than
+//                     the root
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_broadcast(const Context& context, void* destination,
                                                        const void* source, uint64_t length_bytes,

@@ -2,10 +2,11 @@
 // threads of a group (group.cuh) make the same call and copy the range together. Lengths are in bytes; source
 // and destination must not overlap.
 //
-// Addresses: to access memory of the peer, pass the local address at the same offset; it must lie in a window
-// (symm_abi.h). If loads and stores reach the peer, the local side of the copy may be any memory of this GPU.
-// Otherwise a NIC copies the data, so the local side must lie in a window, too. Any thread of the group may
-// read any part of the source, so sync the group before a put if its threads have just written the source.
+// Addresses: to access memory of the peer, pass the local address at the same offset. This address must lie
+// in a window (symm_abi.h). If loads and stores reach the peer, the local side of the copy may be any memory
+// of this GPU. Otherwise a NIC copies the data, so the local side must lie in a window, too. Any thread of
+// the group may read any part of the source, so sync the group before a put if its threads have just written
+// the source.
 //
 // Completion: a put may still be in flight when the call returns. The peer may read the data once it has
 // waited for a signal or a barrier that follows the put. The source may be reused immediately if loads and
@@ -34,8 +35,8 @@ VERBENA_DEVICE void copy_together(const Group& group, void* destination, const v
   copy_group(group, destination, source, length_bytes);
 }
 
-// Returns whether `peer` is a member and the range lies in a window. If the address is a registered address,
-// replaces it with the symmetric address.
+// Returns true if `peer` is a member and the range lies in a window. If `*symmetric` is the address of
+// registered memory, replaces it with the symmetric address of the same memory.
 template <typename T>
 VERBENA_DEVICE bool is_at_peer(const SymmContext& context, T** symmetric, uint64_t length_bytes,
                                int32_t peer) {
@@ -206,8 +207,8 @@ VERBENA_DEVICE void put_pieces_by_stores(const SymmContext& context, const Group
   }
   delay_put(context);
 }
-// Puts pieces to a member that only the network reaches, then signals it unless `after` is null. One thread
-// makes the call.
+// Puts pieces to a member that only the network reaches. Then signals this member, unless `after` is null.
+// One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_pieces_remote(const Context& context, int32_t peer, const SymmPiece* pieces,
                                                 uint32_t count, const SymmPieceSignal* after,
@@ -255,7 +256,7 @@ VERBENA_DEVICE SymmStatus symm_put_async(const Context& context, void* destinati
   return SymmStatus::kDone;
 }
 
-// Puts data, then signals the peer. Once the peer has waited for the signal, it sees the data.
+// Puts data, then signals the peer. Once the peer has waited for the signal, the peer sees the data.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* destination, const void* source,
                                                 uint64_t length_bytes, int32_t peer, uint32_t signal,
@@ -283,8 +284,8 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
                                 });
 }
 
-// Puts pieces into the peer's memory, in any order. If a NIC copies the data, it gets the requests for all
-// pieces as one batch. Pieces must not overlap at the peer.
+// Puts pieces into the peer's memory, in any order. If a NIC copies the data, the NIC gets the requests for
+// all pieces as one batch. Pieces must not overlap at the peer.
 // @param pieces  `count` pieces in memory that all threads of the group can read; a piece of 0 bytes is
 //                skipped. The same rules apply to the addresses as in symm_put_async()
 // @return kInvalid if the peer or an address of any piece is invalid; then nothing is put
@@ -304,7 +305,7 @@ VERBENA_DEVICE SymmStatus symm_put_pieces(const Context& context, const SymmPiec
   return SymmStatus::kDone;
 }
 
-// Puts pieces, then signals the peer. Once the peer has waited for the signal, it sees all pieces.
+// Puts pieces, then signals the peer. Once the peer has waited for the signal, the peer sees all pieces.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_pieces_signal(const Context& context, const SymmPiece* pieces,
                                                  uint32_t count, int32_t peer, uint32_t signal,

@@ -17,8 +17,8 @@ namespace verbena::device {
 namespace detail {
 
 // Checks that loads and stores reach all members, that the team has `ranks` members (unless `ranks` is 0),
-// and that the data lies in a window. If the address is a registered address, replaces it with the symmetric
-// address.
+// and that the data lies in a window. If the data is in registered memory, replaces its address with the
+// symmetric address.
 template <typename T>
 VERBENA_DEVICE SymmStatus check_reduction(const SymmContext& context, int ranks, T** data,
                                           uint64_t length_bytes) {

@@ -1,4 +1,4 @@
-// Signals: 64-bit words that belong to a team. A rank may set a signal of any rank, add to a signal of any
+// Signals are 64-bit words that belong to a team. A rank may set a signal of any rank, add to a signal of any
 // rank, and wait for its own signals. All threads of a group (group.cuh) make the same call, and the group
 // signals or waits once. A rank may set a signal only while no other rank sets it or adds to it.
 //
@@ -115,9 +115,9 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
 }
 
 // Signals the peer after all puts and signals to the peer that happen before the call, whichever block has
-// posted them. For example, they may precede a grid barrier before the call, or belong to an earlier kernel.
-// So one signal is enough for the puts of many blocks. The caller does not wait for these puts, except over
-// NVSHMEM.
+// posted them. Such puts may, for example, precede a grid barrier before the call, or belong to an earlier
+// kernel. So one signal is enough for the puts of many blocks. The caller does not wait for these puts,
+// except over NVSHMEM.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
@@ -168,7 +168,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Sets a signal of this rank to 0. No rank may set this signal or add to it at the same time.
+// Sets a signal of this rank to 0. No rank may change this signal at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_reset(const Context& context, uint32_t signal,
                                             const Group& group = {}) {

@@ -150,8 +150,8 @@ struct SymmNetwork<SymmContext> {
     return detail::follow_queues(context, peer, queue);
   }
 
-  // release_sources() also uses this function, because the proxy does not report when the source of a put may
-  // be reused, but only when the put is complete.
+  // Also serves as release_sources(). The proxy reports only when a put is complete; it does not report that
+  // the source of a put may already be reused.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
   }

@@ -23,8 +23,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Returns whether `peer` is a member, and whether the `count` words are aligned and lie in a window. If the
-// address is a registered address, replaces it with the symmetric address.
+// Returns true if `peer` is a member and the `count` words are aligned and lie in a window. If the words are
+// in registered memory, replaces their address with the symmetric address.
 template <typename Word>
 VERBENA_DEVICE bool find_words(const SymmContext& context, Word** word, int32_t peer, uint64_t count = 1) {
   return is_member(context, peer) && reinterpret_cast<uint64_t>(*word) % sizeof(uint64_t) == 0 &&
@@ -141,7 +141,7 @@ VERBENA_DEVICE SymmStatus symm_add(const Context& context, uint64_t* word, uint6
 }
 
 // Adds to the peer's word, and returns the word's previous value. If a NIC executes the update, the call
-// waits for its reply.
+// waits for the reply of the NIC.
 // @param before  receives the previous value, the same in all threads; may be null
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_fetch_add(const Context& context, uint64_t* word, uint64_t value,

@@ -44,11 +44,11 @@ const char* describe(GreetingRefusal refusal) {
     case GreetingRefusal::kNobodyListens:
       return "its listener is closed";
     case GreetingRefusal::kKeyMissing:
-      return "it has a job key but this end has none; set VERBENA_JOB_KEY_FILE for every rank";
+      return "the peer has a job key but this process has none. Set VERBENA_JOB_KEY_FILE for every rank";
     case GreetingRefusal::kKeyUnknown:
-      return "it has no job key but this end has one; set VERBENA_JOB_KEY_FILE for every rank";
+      return "the peer has no job key but this process has one. Set VERBENA_JOB_KEY_FILE for every rank";
     case GreetingRefusal::kUnreachable:
-      return "its rails cannot reach the rails of this end; see its log";
+      return "the peer's rails cannot reach the rails of this process. See the peer's log";
     case GreetingRefusal::kFailed:
       return "it has failed; see its log";
   }

@@ -60,7 +60,7 @@ bool map_ipc(const Driver& driver, const CUipcMemHandle& handle, uint64_t bytes,
 
 bool reserve(const Driver& driver, uint64_t bytes, Area& area, std::string& why) {
   if (driver.cuMemImportFromShareableHandle == nullptr) {
-    why = "CUDA's driver has no virtual memory management";
+    why = "the CUDA driver has no virtual memory management";
     return false;
   }
   CUdeviceptr base = 0;

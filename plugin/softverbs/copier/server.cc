@@ -124,7 +124,7 @@ bool Server::open_device(const Command& command, uint32_t& device, std::string& 
     engines_[engine_count_++] = std::move(engine);
     return true;
   }
-  why = "the application's GPU is not among the copier's " + std::to_string(count) +
+  why = "the GPU that the application uses is not one of the copier process's " + std::to_string(count) +
         " GPUs; check CUDA_VISIBLE_DEVICES";
   return false;
 }
@@ -134,7 +134,7 @@ bool Server::open_lane(const Command& command, std::string& why) {
   Engine* const engine = enter(command.device, why);
   if (engine == nullptr) return false;
   if (shared != nullptr) return engine->add_lane(*shared, why);
-  why = "the lane lies outside the segment";
+  why = "the lane lies outside the shared-memory segment";
   return false;
 }
 

@@ -358,7 +358,7 @@ void SelfTest::say_time(const std::optional<Time>& time) {
 
 void SelfTest::measure_path(Path path, Ways& ways) {
   if (path == Path::kPeer && memory_.other == 0)
-    return say("%s: not measured: this GPU cannot access another GPU\n", kPathNames[3]);
+    return say("%s: not measured, because this GPU cannot access another GPU\n", kPathNames[3]);
   const bool is_between_gpus = path == Path::kWithin || path == Path::kPeer;
   std::vector<Form> candidates = {Form::kPlain, Form::kRows};
   if (is_between_gpus) candidates.push_back(Form::kThroughHost);
@@ -389,7 +389,8 @@ void SelfTest::measure_path(Path path, Ways& ways) {
 }
 
 void SelfTest::measure_words(Ways& ways) {
-  if (!stream_.has_stores()) return say("words: this driver's streams cannot write memory words\n");
+  if (!stream_.has_stores())
+    return say("words: not available, because the driver cannot write memory words from a stream\n");
   const auto store = [&](Form form) {
     return measure([&] { return stream_.copy(form, memory_.gpu, memory_.host, kMaxWordsBytes); });
   };

@@ -53,9 +53,10 @@ bool may_listen() {
   const auto& rails = wire::get_rail_addresses();
   if (std::none_of(rails.begin(), rails.end(), wire::is_open_to_others)) return true;
   warn(
-      "connections to other hosts are off, because there is no job key: any host that can reach the port "
-      "could read and write registered memory; set VERBENA_JOB_KEY_FILE to the path of a file with a secret, "
-      "the same for every process, or set SOFTVERBS_INSECURE=1 on a network that nobody else can reach");
+      "connections to other hosts are off, because there is no job key. Without a key, any host that can "
+      "reach the port could read and write registered memory. Set VERBENA_JOB_KEY_FILE, for every process, "
+      "to the path of a file with the same secret; or set SOFTVERBS_INSECURE=1 on a network that nobody else "
+      "can reach");
   return false;
 }
 
@@ -96,12 +97,12 @@ Process* Process::open() {
   if (claim.slot == kProcessSlots && taken_ports > 0) {
     const auto first = static_cast<uint32_t>(get_config().port);
     warn(
-        "no TCP port from %u to %u is free for this process: other programs use %u of them; choose another "
-        "range with SOFTVERBS_PORT, the same for every process of the job",
+        "this process cannot listen, because all TCP ports from %u to %u are in use. Other programs use %u "
+        "of these ports. Set SOFTVERBS_PORT to the start of another range, for every process of the job",
         first, first + kProcessSlots - 1, taken_ports);
   } else if (claim.slot == kProcessSlots) {
     warn(
-        "more than %u processes use the same SOFTVERBS_DIR and SOFTVERBS_JOB; give each job a different "
+        "more than %u processes use the same SOFTVERBS_DIR and SOFTVERBS_JOB. Give each job a different "
         "SOFTVERBS_JOB",
         kProcessSlots);
   }
@@ -115,9 +116,10 @@ Process* Process::open() {
   if (!process->segment_) {
     const int error = errno;
     warn(
-        "no device is offered: cannot make the shared memory for peers (memfd_create, ftruncate, mmap): %s; "
-        "check free memory, the limits of open files (ulimit -n), file sizes (-f, at least 1 GiB) and "
-        "address space (-v), and whether a seccomp profile forbids memfd_create",
+        "softverbs offers no device, because it cannot create the memory that it shares with other processes "
+        "(memfd_create, ftruncate, mmap): %s. Check whether memory is free and whether a seccomp profile "
+        "forbids memfd_create. Check the limits of open files (ulimit -n), of file sizes (ulimit -f, at "
+        "least 1 GiB) and of address space (ulimit -v)",
         strerror(error));
     errno = error;
     return nullptr;
@@ -193,8 +195,8 @@ int open_pidfd(int pid) {
   static std::atomic<bool> is_logged{false};
   if (!is_logged.exchange(true)) {
     warn(
-        "pidfd_open() failed (%s), perhaps because of a seccomp profile: the exit of a peer is detected up "
-        "to 0.1 s later",
+        "pidfd_open() failed (%s), perhaps because a seccomp profile forbids it. Without pidfd_open(), "
+        "softverbs notices the exit of a peer up to 0.1 s later",
         strerror(errno));
   }
   errno = 0;

@@ -94,8 +94,8 @@ int start_threads(Process& process, uint32_t device) {
   if (error == 0 && process.wire != nullptr) error = process.wire->start();
   if (error == 0) return 0;
   warn(
-      "cannot create a queue pair: its threads cannot be started: %s (check the limits of processes, memory "
-      "and open files: ulimit -u, -v, -n, and the cgroup's pids.max)",
+      "cannot create a queue pair, because the threads of the queue pair cannot be started: %s. Check the "
+      "limits of processes (ulimit -u, the cgroup's pids.max), memory (ulimit -v) and open files (ulimit -n)",
       strerror(error));
   return error;
 }

@@ -46,7 +46,7 @@ int check_route(const Qp& qp, const ibv_gid& gid) {
   if (is_local_gid(gid) || (qp.wire != nullptr && wire::leads_away(gid))) return 0;
   char name[INET6_ADDRSTRLEN] = "";
   inet_ntop(AF_INET6, gid.raw, name, sizeof(name));
-  warn("queue pair %u: GID %s is not on this host, and softverbs uses no network: set SOFTVERBS_NETDEVS %s",
+  warn("queue pair %u: GID %s is not on this host, and softverbs uses no network. Set SOFTVERBS_NETDEVS %s",
        qp.base.qp_num, name,
        qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on the peer's host too");
   return ENETUNREACH;
@@ -54,8 +54,10 @@ int check_route(const Qp& qp, const ibv_gid& gid) {
 
 int check_type(const Qp& qp) {
   if (!qp.is_wired || qp.base.qp_type != IBV_QPT_UC) return 0;
-  warn("queue pair %u: unreliable connected queue pairs (UC) do not work between hosts: use RC",
-       qp.base.qp_num);
+  warn(
+      "queue pair %u: unreliable connected queue pairs (UC) do not work between hosts. Use reliable "
+      "connected queue pairs (RC)",
+      qp.base.qp_num);
   return EOPNOTSUPP;
 }
 
@@ -64,27 +66,29 @@ bool is_local_cause(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN;
 }
 const char* advise(int error) {
-  if (error == ENOMEM) return "a limit of address space or memory: ulimit -v, the cgroup's memory.max";
-  if (error == EAGAIN) return "a limit of processes: ulimit -u, the cgroup's pids.max";
-  return "a limit of open files: ulimit -n";
+  if (error == ENOMEM)
+    return "check the limits of address space and memory: ulimit -v, the cgroup's memory.max";
+  if (error == EAGAIN) return "check the limits of processes: ulimit -u, the cgroup's pids.max";
+  return "check the limit of open files: ulimit -n";
 }
 
 void warn_of_unreachable(const Qp& qp, int cause) {
   const uint32_t number = qp.attributes.dest_qp_num;
   if (cause != ENOENT) {
     warn(
-        "queue pair %u: cannot copy to and from the process of queue pair %u: %s (both processes must run as "
-        "the same user, and must be allowed to trace each other: see kernel.yama.ptrace_scope, the "
-        "container's seccomp profile, CAP_SYS_PTRACE)",
+        "queue pair %u: cannot copy to and from the process of queue pair %u: %s. Both processes must run as "
+        "the same user, and must be allowed to trace each other. Check kernel.yama.ptrace_scope, the "
+        "container's seccomp profile and CAP_SYS_PTRACE",
         qp.base.qp_num, number, strerror(cause));
     return;
   }
   static std::atomic<bool> is_said{false};
   if (is_said.exchange(true)) return;
   warn(
-      "queue pair %u: cannot find the process of queue pair %u: the process has exited, uses a different "
-      "SOFTVERBS_JOB or SOFTVERBS_DIR, or is in another container: let the containers share PIDs and "
-      "/dev/shm (docker: --pid, --ipc), or set SOFTVERBS_NETDEVS (such as eth0) for both processes",
+      "queue pair %u: cannot find the process of queue pair %u. The process has exited, uses a different "
+      "SOFTVERBS_JOB or SOFTVERBS_DIR, or is in another container. If it is in another container, let the "
+      "containers share PIDs and /dev/shm (docker: --pid, --ipc), or set SOFTVERBS_NETDEVS (such as eth0) "
+      "for both processes",
       qp.base.qp_num, number);
 }
 

@@ -159,13 +159,14 @@ std::string check_rule(const Rule& rule, const std::set<std::string_view>& seen)
   const bool is_always =
       rule.action == Action::kDelay || rule.action == Action::kLimit || is_of_datagrams(rule.action);
   if (rule.trigger == Trigger::kNone && !is_always)
-    return "the time is missing: give nth=, every=, chance= or at=";
+    return "the rule does not say when the fault occurs; give nth=, every=, chance= or at=";
   if (rule.trigger == Trigger::kTime) {
     for (const std::string_view name : {"qp", "opcode", "per", "after", "times"}) {
-      if (has(name)) return quote(name) + " needs a request: use nth=, every= or chance= instead of at=";
+      if (has(name))
+        return quote(name) + " applies to requests, so use nth=, every= or chance= instead of at=";
     }
     if (rule.action == Action::kEvent && rule.event == IBV_EVENT_QP_FATAL)
-      return "QP_FATAL needs a request: give nth=, every= or chance=";
+      return "QP_FATAL occurs at a request, so give nth=, every= or chance=";
   }
   if (has("flaps") != has("up")) return "up= and flaps= go together";
   if (has("up") && !has("for")) return "for= is missing";
@@ -179,8 +180,8 @@ std::string read_rule(const std::vector<std::string_view>& words, Rule& rule) {
     if (known.name == words[0]) verb = &known;
   }
   if (verb == nullptr)
-    return "unknown fault (the faults are fail, error, drop, delay, limit, down, event, lose, duplicate, "
-           "reorder and corrupt; the path of a plan begins with / or .)";
+    return "unknown fault; the faults are fail, error, drop, delay, limit, down, event, lose, duplicate, "
+           "reorder and corrupt (to name a file with a plan, begin the path with / or .)";
   rule.action = verb->action;
   if (rule.action == Action::kError) rule.status = IBV_WC_WR_FLUSH_ERR;
   std::set<std::string_view> seen;

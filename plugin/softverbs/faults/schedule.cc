@@ -16,7 +16,7 @@ void Schedule::add(uint64_t due_ns, std::function<void()> work) {
   entries_.emplace(due_ns, std::move(work));
   if (!is_started_) {
     const int error = start_own_thread([this] { run(); });
-    if (error != 0) warn("cannot start the thread for planned faults: %s", strerror(error));
+    if (error != 0) warn("cannot start the thread that injects planned faults: %s", strerror(error));
     is_started_ = error == 0;
   }
   changed_.notify_all();

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxFileBytes = 64 << 10;
 
 void refuse(Setup& setup, const std::string& what) {
-  warn("%s: no device is offered", what.c_str());
+  warn("%s; because of this error, softverbs offers no device", what.c_str());
   setup.is_valid = false;
 }
 

@@ -50,9 +50,8 @@ std::string describe_watched_calls(uint64_t least_ns) {
     if (!text.empty()) text += "; ";
     text += "thread " + std::to_string(slot.thread.load()) + " has not returned from " + name + " for " +
             show_seconds(now_ns - since_ns) +
-            ": another thread of this process probably holds a lock of CUDA's driver while it waits for the "
-            "GPU, as "
-            "the first launch of a kernel, a graph launch and cudaFree do";
+            ". Probably another thread of this process holds a lock of the CUDA driver while that thread "
+            "waits for the GPU. The first launch of a kernel, a graph launch and cudaFree hold such a lock";
   }
   return text;
 }

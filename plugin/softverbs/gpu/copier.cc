@@ -206,7 +206,8 @@ bool Copier::greet(std::string& why) {
   do got = recv(socket_, &hello, sizeof(hello), 0);
   while (got < 0 && errno == EINTR);
   if (got != sizeof(hello)) {
-    why = got == 0 ? "the copier exited at its start" : "the copier did not start within a minute";
+    why = got == 0 ? "the copier process exited when it was started"
+                   : "the copier process did not start within a minute";
   } else if (hello.version != copier::kProtocolVersion || hello.lane_bytes != sizeof(copier::SharedLane)) {
     why = find_program() + " has a different version from this library";
   } else if (hello.error != 0) {
@@ -232,9 +233,9 @@ void Copier::watch() {
   }
   is_dead_.store(true, std::memory_order_release);
   warn(
-      "process %d, which copies GPU memory for this process (%s), has exited: all requests with GPU memory "
-      "fail from now on; check whether it was killed, and whether the kernel log names a GPU error (dmesg, "
-      "Xid)",
+      "process %d, which copies GPU memory for this process (%s), has exited. All requests with GPU memory "
+      "fail from now on. Check whether the process was killed, and whether the kernel log names a GPU error "
+      "(dmesg, Xid)",
       pid_, kProgram);
 }
 
@@ -373,7 +374,7 @@ void Copier::release(uint32_t area) {
   uint32_t none = 0;
   std::string why;
   if (!ask(command, -1, none, why) && !is_dead())
-    warn("GPU memory is still in use by the copier: %s", why.c_str());
+    warn("the copier process still uses GPU memory: %s", why.c_str());
 }
 
 std::string Copier::describe() const {
@@ -390,7 +391,7 @@ std::string Copier::describe() const {
 std::string Copier::explain_wait(uint64_t least_ns) const {
   std::string text = describe_watched_calls(least_ns);
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
-  const std::string who = "the copier of GPU memory, process " + std::to_string(pid_) + ",";
+  const std::string who = "the process that copies GPU memory, number " + std::to_string(pid_) + ",";
   if (is_dead()) add(who + " has exited");
   const uint64_t now_ns = read_clock_ns();
   const auto is_long = [&](uint64_t since_ns) {
@@ -406,7 +407,7 @@ std::string Copier::explain_wait(uint64_t least_ns) const {
     } else if (is_long(copy_ns)) {
       add(who + " started a copy on its device " + std::to_string(device) +
           ", which has not finished after " + show_seconds(now_ns - copy_ns) +
-          ": the GPU is at fault, or its driver (dmesg, Xid)");
+          ". The GPU or its driver has a fault; see the kernel log (dmesg, Xid)");
     }
   }
   return text;

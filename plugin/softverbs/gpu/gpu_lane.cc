@@ -205,7 +205,7 @@ bool GpuLanes::prepare(Copier& copier, uint32_t device) {
   std::string why;
   auto lane = GpuLane::open(copier, device, why);
   if (!lane) {
-    warn("the copier cannot serve a lane: %s", why.c_str());
+    warn("the copier process cannot serve a queue pair: %s", why.c_str());
     return false;
   }
   std::lock_guard lock(mutex_);

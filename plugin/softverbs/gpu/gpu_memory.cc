@@ -97,9 +97,9 @@ int export_descriptor(const Driver& driver, uint64_t base) {
 }
 
 constexpr char kCannotMap[] =
-    "the copier process cannot map this memory: it was allocated by cudaMallocAsync, or by cuMemCreate "
-    "without a shareable handle; allocate memory to be registered with cudaMalloc, ncclMemAlloc, or "
-    "cuMemCreate with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
+    "the copier process cannot map this memory, because the memory was allocated by cudaMallocAsync, or by "
+    "cuMemCreate without a shareable handle. Allocate the memory with cudaMalloc, with ncclMemAlloc, or with "
+    "cuMemCreate and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
 
 // How another process maps the memory: by an IPC handle, or by a descriptor for each allocation.
 class Export {
@@ -188,7 +188,7 @@ bool Trial::map_descriptor(cuda::CUdevice device, Copier& copier, uint32_t index
       driver_.cuMemCreate(&handle_, kBytes, &properties, 0) != CUDA_SUCCESS ||
       driver_.cuMemExportToShareableHandle(&fd_, handle_, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                            0) != CUDA_SUCCESS) {
-    why = "the driver exports no descriptors of GPU memory";
+    why = "the driver exports no file descriptors of GPU memory";
     return false;
   }
   uint32_t area = 0;
@@ -201,7 +201,7 @@ bool Trial::map_ipc(Copier& copier, uint32_t index, const cuda::CUuuid& home, st
   cuda::CUipcMemHandle handle{};
   if (driver_.cuMemAlloc_v2(&address_, kBytes) != CUDA_SUCCESS ||
       driver_.cuIpcGetMemHandle(&handle, address_) != CUDA_SUCCESS) {
-    why += "; nor does it export IPC handles";
+    why += ", and no IPC handles";
     return false;
   }
   uint32_t area = 0;

@@ -20,7 +20,7 @@ Caught report_exception() noexcept {
   static std::atomic<bool> is_logged{false};
   if (!is_logged.exchange(true)) {
     warn(
-        "a call failed: %s; check the limits of memory and address space (ulimit -v, the cgroup's "
+        "a call failed: %s. Check the limits of memory and address space (ulimit -v, the cgroup's "
         "memory.max)",
         strerror(error));
   }

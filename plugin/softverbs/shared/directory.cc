@@ -56,8 +56,9 @@ Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   if (directory->fd_ < 0 || !lock_life(directory->fd_, F_RDLCK) || !directory->map()) {
     const int error = errno;
     warn(
-        "%s: the shared tables cannot be created or mapped, or other users could change them: %s (set "
-        "SOFTVERBS_DIR to a folder that you own, the same for every process of the job)",
+        "%s: the tables that softverbs shares between processes cannot be created or mapped, or other users "
+        "could change the tables: %s. Set SOFTVERBS_DIR, for every process of the job, to the same folder "
+        "that you own",
         directory->folder_.c_str(), strerror(error));
     if (directory->fd_ >= 0) close(directory->fd_);
     errno = error;

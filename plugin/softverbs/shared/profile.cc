@@ -152,9 +152,9 @@ Profile load() {
   profile.name = value;
   profile.is_valid = parsed.problem.empty();
   if (!profile.is_valid) {
-    warn("SOFTVERBS_PROFILE: %s: no device is offered", parsed.problem.c_str());
+    warn("SOFTVERBS_PROFILE is invalid, so softverbs offers no device: %s", parsed.problem.c_str());
   } else if (profile.shuffles_writes) {
-    warn("profile %s: the writes of a queue pair take effect in random order, seed %llu", value.c_str(),
+    warn("profile %s: the writes of a queue pair take effect in random order (seed %llu)", value.c_str(),
          static_cast<unsigned long long>(profile.seed));
   }
   return profile;

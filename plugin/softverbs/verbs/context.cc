@@ -76,7 +76,7 @@ int open_command_fd(const Device& device) {
   const int fd = memfd_create("softverbs", MFD_CLOEXEC);
   if (fd >= 0 && pwrite(fd, &device.index, sizeof(device.index), 0) == sizeof(device.index)) return fd;
   const int error = errno;
-  warn("%s cannot be opened: memfd_create failed: %s (check ulimit -n and the seccomp profile)",
+  warn("%s cannot be opened, because memfd_create failed: %s. Check ulimit -n and the seccomp profile",
        device.base.name, strerror(error));
   if (fd >= 0) close(fd);
   errno = error;

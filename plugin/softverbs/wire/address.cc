@@ -101,7 +101,10 @@ std::vector<ibv_gid> choose_named(const std::vector<Interface>& interfaces, cons
     if (const auto address = find_named(interfaces, name)) {
       chosen.push_back(*address);
     } else {
-      warn("SOFTVERBS_NETDEVS: '%s' is neither an interface with an address nor an address", name.c_str());
+      warn(
+          "SOFTVERBS_NETDEVS: '%s' is not an address of this host, and not the name of an interface that has "
+          "an address",
+          name.c_str());
     }
   }
   return chosen;

@@ -46,7 +46,7 @@ void ProcessLink::add_stream(uint32_t index, Loop& loop, int fd, bool is_connect
     streams_[index].store(owned_[index].get(), std::memory_order_release);
   }
   if (!is_watched)
-    fail("its socket cannot be watched (epoll_ctl): check memory and fs.epoll.max_user_watches");
+    fail("epoll cannot watch the socket (epoll_ctl); check free memory and fs.epoll.max_user_watches");
 }
 
 int ProcessLink::begin_connect() {
@@ -165,8 +165,8 @@ void ProcessLink::fail(const char* why) {
   if (is_dead_.exchange(true)) return;
   if (!is_up() && is_requester) {
     warn(
-        "cannot reach the process at %s, TCP port %u: %s; check that it is running and that firewalls let "
-        "the port through",
+        "cannot reach the process at %s, TCP port %u: %s. Check that the process is running and that "
+        "firewalls let the port through",
         write_address(peer()).c_str(), remote_port, why);
   }
   const auto self = shared_from_this();

@@ -51,7 +51,7 @@ const char* read_key(const char* path, std::vector<uint8_t>& key) {
   else if (status.st_uid != geteuid() && status.st_uid != 0)
     problem = "the file belongs to another user";
   else if ((status.st_mode & 077) != 0)
-    problem = "users other than the owner may use the file: set its mode to 0600";
+    problem = "users other than the owner may read or write the file; set the mode of the file to 0600";
   key.resize(kMaxBytes + 2);
   const ssize_t count = problem == nullptr ? read(fd, key.data(), key.size()) : 0;
   close(fd);
@@ -64,7 +64,7 @@ const char* read_key(const char* path, std::vector<uint8_t>& key) {
 bool load() {
   const std::string& path = get_config().key_file;
   if (path.empty() && get_config().encryption)
-    warn("VERBENA_ENCRYPTION=1 needs a job key: set VERBENA_JOB_KEY_FILE to the path of the key file");
+    warn("VERBENA_ENCRYPTION=1 needs a job key. Set VERBENA_JOB_KEY_FILE to the path of the key file");
   if (path.empty()) return !get_config().encryption;
   auto loaded = std::make_unique<Secret>();
   const char* problem = read_key(path.c_str(), loaded->key);

@@ -119,8 +119,8 @@ void Stream::receive() {
     if (count < 0 && errno == ECONNRESET && try_again()) return;
     if (count < 0 && errno == EBADMSG) {
       warn(
-          "a connection to another host was closed, because the received data is not what the peer encrypted "
-          "and sent");
+          "a connection to another host was closed, because the received data was not encrypted with the job "
+          "key or was changed in transit");
       return link_.fail("a record cannot be decrypted");
     }
     if (count < 0 && errno != EINTR) return link_.fail(strerror(errno));
@@ -174,16 +174,18 @@ bool Stream::take_hello() {
   else if (hello.refusal == kKeyMissing || hello.refusal == kKeyUnknown ||
            (has_key() && hello.protection == kOpen))
     problem =
-        "only one of the two processes has a job key: VERBENA_JOB_KEY_FILE must name the same key for every "
+        "only one of the two processes has a job key. VERBENA_JOB_KEY_FILE must name the same key for every "
         "process";
   else if (hello.refusal == kEncryptionMissing || hello.refusal == kEncryptionUnknown ||
            (has_key() && hello.protection != get_protection()))
-    problem = "only one of the two processes encrypts: VERBENA_ENCRYPTION must be the same for every process";
+    problem = "only one of the two processes encrypts. VERBENA_ENCRYPTION must be the same for every process";
   else if (hello.refusal != kWelcome)
-    problem = "the peer refuses the connection (another SOFTVERBS_JOB or version?)";
+    problem =
+        "the peer refuses the connection. Check that both processes use the same SOFTVERBS_JOB and the same "
+        "version";
   else if (has_key() && (!check_welcome(said_, hello) || !sign_ready(said_, hello, ready)))
     problem =
-        "the peer has a different job key: VERBENA_JOB_KEY_FILE must name the same key for every process";
+        "the peer has a different job key. VERBENA_JOB_KEY_FILE must name the same key for every process";
   std::shared_ptr<crypto::EncryptedStream> encryption;
   if (problem == nullptr && get_protection() == kEncrypted) {
     encryption = make_encryption(said_, hello, true);

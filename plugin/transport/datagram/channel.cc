@@ -80,8 +80,8 @@ Outcome ChannelEnd::check_peer(const char* direction, const char* open) {
   const int64_t grace_ms = base::parameters().peer_grace_ms;
   if (!has_peer_closed() || engine_->now_ns() - closed_ns_ < grace_ms * base::kNsPerMs) return {};
   fail(base::fail(Status::kRemote,
-                  "datagrams: channel %u %s %s: the peer closed the channel, and %lld ms later "
-                  "(VERBENA_PEER_GRACE_MS) a %s is still open",
+                  "datagrams: channel %u %s %s: the peer closed the channel %lld ms ago "
+                  "(VERBENA_PEER_GRACE_MS), but a %s is still open",
                   wire_, direction, engine_->peer_of(peer_).text.c_str(), static_cast<long long>(grace_ms),
                   open));
   return tell_failure();
@@ -191,7 +191,7 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
   const uint32_t data_bytes = engine_->core().peer(peer_).data_bytes;
   if (length_bytes > uint64_t{data_bytes} * (kMaxPacketIndex - 1))
     return base::fail(Status::kInvalidArgument,
-                      "isend: a message of %llu bytes is too long for datagrams of %u bytes",
+                      "isend: a message of %llu bytes is too long to be sent in datagrams of %u bytes",
                       static_cast<unsigned long long>(length_bytes), data_bytes);
   const uint32_t message = engine_->core().send(channel_, length_bytes);
   if (message == kNoObject) return {};
@@ -348,8 +348,9 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
     return flush.state.load(std::memory_order_relaxed) == State::kFree;
   });
   if (free == flushes_->end())
-    return base::fail(Status::kInternal, "datagrams: channel %u from %s: too many outstanding flushes: %zu",
-                      wire_, engine_->peer_of(peer_).text.c_str(), flushes_->size());
+    return base::fail(Status::kInternal,
+                      "datagrams: channel %u from %s: too many flushes are outstanding (%zu)", wire_,
+                      engine_->peer_of(peer_).text.c_str(), flushes_->size());
   free->data = data;
   free->memory = memory;
   free->state.store(State::kOpen, std::memory_order_relaxed);

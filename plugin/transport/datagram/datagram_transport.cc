@@ -58,13 +58,14 @@ class DatagramTransport final : public Transport {
   }
   void introduce() const override {
     base::log_info(
-        "init: VERBENA_TRANSPORT=datagram: messages are sent as datagrams, and each receive has one buffer");
+        "init: the plugin sends messages as datagrams, because VERBENA_TRANSPORT is datagram. Each receive "
+        "has one buffer");
   }
   void check_traffic_class(uint64_t communicator_id, int traffic_class) const override {
     if (traffic_class < 0 || traffic_class == base::parameters().traffic_class) return;
     base::log_warn(
-        "init: communicator 0x%llx: traffic class %d is ignored: datagrams of all communicators use the "
-        "traffic class of VERBENA_TC (%d)",
+        "init: communicator 0x%llx: traffic class %d is ignored, because datagrams of all communicators use "
+        "the traffic class of VERBENA_TC (%d)",
         static_cast<unsigned long long>(communicator_id), traffic_class,
         static_cast<int>(base::parameters().traffic_class));
   }

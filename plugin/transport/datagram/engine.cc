@@ -120,12 +120,12 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
   if (mtu_bytes < kLeastMtuBytes)
     return base::fail(Status::kSystem,
                       "device %s: datagrams need an MTU of at least %u bytes on all ports, but the smallest "
-                      "is %u; use VERBENA_TRANSPORT=connected",
+                      "MTU is %u. Set VERBENA_TRANSPORT=connected on all ranks",
                       nic_.name.c_str(), kLeastMtuBytes, mtu_bytes);
   if (core_.options().pages.pages < PageBudget::kLeastPages * core_.options().rails)
     return base::fail(Status::kSystem,
-                      "device %s: datagrams would have only %u pages, because its shared receive queues are "
-                      "too small; use VERBENA_TRANSPORT=connected",
+                      "device %s: datagrams would have only %u pages, because the device's shared receive "
+                      "queues are too small. Set VERBENA_TRANSPORT=connected on all ranks",
                       nic_.name.c_str(), core_.options().pages.pages);
   auto key = base::job_key();
   if (!key) return key.error();
@@ -366,8 +366,8 @@ void Engine::lend(uint32_t message, ReceiveRequest& request) {
 
 void Engine::note_silent(uint32_t id) {
   give_up(id, base::fail(Status::kRemote,
-                         "datagrams: %s has not answered for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS): check "
-                         "its process and the network to it",
+                         "datagrams: %s has not answered for %lld ms (VERBENA_FAILOVER_TIMEOUT_MS). Check "
+                         "the peer's process and the network to the peer",
                          peers_of_[id]->text.c_str(),
                          static_cast<long long>(core_.options().silence_ns / base::kNsPerMs)));
 }
@@ -526,7 +526,7 @@ void Engine::look_around() {
   for (uint32_t i = 0; i < rails_.size(); ++i) {
     const verbs::Device& device = rails_[i]->device();
     if (rails_[i]->has_failed_queue())
-      give_up_rail(i, "a completion queue of datagrams failed: it overran or its device is gone");
+      give_up_rail(i, "a completion queue for datagrams failed: the queue overran, or the device is gone");
     else if (!device.is_healthy() && device.has_failed())
       give_up_rail(i, "its device has failed");
   }

@@ -31,7 +31,7 @@ void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
   if (!end.has_failed()) {
     end.fail(base::fail(
         Status::kInvalidUsage,
-        "datagrams: channel %u from %s: a message is longer than its receive, which has %llu bytes",
+        "datagrams: channel %u from %s: a message is longer than the receive buffer, which has %llu bytes",
         end.wire(), peers_of_[end.peer()]->text.c_str(), static_cast<unsigned long long>(room_bytes)));
     core_.refuse_receive(end.channel());
   } else if (now_ns_ - end.refused_ns < kSpacingNs) {
@@ -44,8 +44,8 @@ void Engine::refuse_too_long(ReceiveEnd& end, uint64_t room_bytes) {
 void Engine::note_too_long(SendEnd& end) {
   if (end.has_failed()) return;
   stop(end, base::fail(Status::kInvalidUsage,
-                       "datagrams: channel %u to %s: the peer reports that a message is longer than its "
-                       "receive; the peer's log names the length",
+                       "datagrams: channel %u to %s: the peer reports that a message is longer than the "
+                       "peer's receive buffer. The peer's log names the length",
                        end.wire(), peers_of_[end.peer()]->text.c_str()));
 }
 
@@ -70,9 +70,9 @@ void Engine::note_placement_failure(const std::string& cause) {
 void Engine::note_stuck(uint32_t id, uint32_t message) {
   const auto explain = [&](const std::string& what) {
     return base::fail(Status::kRemote,
-                      "datagrams: %s%s answers, but a packet of up to %u bytes has not reached it for %lld "
-                      "ms (VERBENA_FAILOVER_TIMEOUT_MS): if the peer's log shows no error, look for a switch "
-                      "whose MTU is below the ports' MTU",
+                      "datagrams: %s%s answers, but a packet of up to %u bytes has not reached this peer for "
+                      "%lld ms (VERBENA_FAILOVER_TIMEOUT_MS). If the peer's log shows no error, look for a "
+                      "switch whose MTU is smaller than the MTU of the ports",
                       what.c_str(), peers_of_[id]->text.c_str(),
                       core_.peer(id).data_bytes + PagePool::kLineBytes,
                       static_cast<long long>(core_.options().silence_ns / base::kNsPerMs));
@@ -88,7 +88,7 @@ void Engine::note_stuck(uint32_t id, uint32_t message) {
 // flushed.
 void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Completion& completion) {
   if (!pair.is_broken() && !verbs::is_flush_error(completion.error))
-    base::log_warn("datagrams on %s: cannot send a datagram: %s; resetting its queue pair",
+    base::log_warn("datagrams on %s: cannot send a datagram: %s. The plugin resets the queue pair",
                    name_port(rails_[rail]->device()).c_str(),
                    verbs::describe_completion_error(completion.error));
   pair.set_broken();
@@ -98,7 +98,8 @@ void Engine::note_send_failure(uint32_t rail, SendQueue& pair, const verbs::Comp
   auto& end = *static_cast<SendEnd*>(sends_of_[message]->owner);
   if (end.has_failed()) return;
   stop(end,
-       base::fail(Status::kSystem, "datagrams: channel %u to %s: device %s cannot send its memory: %s",
+       base::fail(Status::kSystem,
+                  "datagrams: channel %u to %s: device %s cannot read the memory of a message: %s",
                   end.wire(), peers_of_[end.peer()]->text.c_str(), name_port(rails_[rail]->device()).c_str(),
                   verbs::describe_completion_error(completion.error)));
 }
@@ -110,7 +111,7 @@ void Engine::note_receive_failure(uint32_t rail, const verbs::Completion& comple
     SendQueue& pair = rails_[rail]->pair(mark);
     if (pair.is_broken() || pair.is_ready()) continue;
     pair.set_broken();
-    base::log_warn("datagrams on %s: cannot receive a datagram: %s; resetting its queue pair",
+    base::log_warn("datagrams on %s: cannot receive a datagram: %s. The plugin resets the queue pair",
                    name_port(rails_[rail]->device()).c_str(),
                    verbs::describe_completion_error(completion.error));
   }
@@ -141,8 +142,8 @@ void Engine::empty_pairs_of(uint32_t first_message, uint32_t messages) {
       SendQueue& pair = rails_[i]->pair(mark);
       if (!pair.holds(first_message, messages)) continue;
       base::log_info(
-          "datagrams on %s: memory was deregistered while queued datagrams refer to it: resetting their "
-          "queue pair",
+          "datagrams on %s: memory was deregistered while queued datagrams refer to the memory. The plugin "
+          "resets the queue pair of these datagrams",
           name_port(rails_[i]->device()).c_str());
       pair.set_broken();
     }
@@ -159,13 +160,13 @@ void Engine::give_up_rail(uint32_t number, const std::string& cause) {
   note_live_rails(live_rails_ & ~(1U << number));
   const bool is_last =
       std::all_of(rails_.begin(), rails_.end(), [](const auto& other) { return other->is_given_up(); });
-  base::log_warn("datagrams on %s: the rail is no longer used: %s; see dmesg%s",
+  base::log_warn("datagrams on %s: the rail has failed and is no longer used: %s; see dmesg%s",
                  name_port(rail.device()).c_str(), cause.c_str(),
                  is_last ? "" : "; the other rails continue");
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark)
     rail.pair(mark).destroy(make_stamp(now_ns_), [this](uint32_t message) { note_left(message); });
   if (is_last)
-    note(base::fail(Status::kSystem, "datagrams on %s: no rail is left; create new communicators",
+    note(base::fail(Status::kSystem, "datagrams on %s: all rails have failed. Create new communicators",
                     nic_.name.c_str()));
 }
 

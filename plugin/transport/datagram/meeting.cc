@@ -27,7 +27,7 @@ constexpr uint32_t kMaxPeers = protocol::datagram::kStrangerSlot;
 
 std::string describe_fullness() {
   return "this device has had " + std::to_string(kMaxPeers) +
-         " peers, the maximum with datagrams; set VERBENA_TRANSPORT=connected on all ranks";
+         " peers, the maximum with datagrams. Set VERBENA_TRANSPORT=connected on all ranks";
 }
 
 base::Deadline make_deadline() {
@@ -80,8 +80,8 @@ Result<std::unique_ptr<Listener>> Listener::open(const std::shared_ptr<Engine>& 
   });
   if (live == rails.end())
     return base::fail(Status::kSystem,
-                      "listen on %s: all its ports are down: check cables and switch; ibv_devinfo shows each "
-                      "port's state",
+                      "listen on %s: all ports of the device are down. Check cables and switch; ibv_devinfo "
+                      "shows each port's state",
                       engine->nic().name.c_str());
   const protocol::datagram::EngineRail rail = (*live)->describe();
   *handle = {};
@@ -115,9 +115,11 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   }
   if (!hello) {
     if (!deadline_.has_passed()) return std::unique_ptr<ReceiveEnd>();
-    return base::fail(
-        Status::kTimeout, "accept on %s: no peer connected by datagrams (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
-        engine_->nic().name.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
+    return base::fail(Status::kTimeout,
+                      "accept on %s: timed out, because no peer connected by datagrams "
+                      "(VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
+                      engine_->nic().name.c_str(),
+                      static_cast<long long>(base::parameters().connect_timeout_ms));
   }
   if (unpacks && lending_ == nullptr && engine_->space() != nullptr) {  // allocates memory, like make_ways()
     const uint32_t data_bytes = std::min(engine_->name().data_bytes(), hello->engine.data_bytes());
@@ -148,7 +150,7 @@ Result<std::unique_ptr<ReceiveEnd>> Listener::poll(bool unpacks, uint32_t connec
   if (Outcome outcome = engine_->meet(peer, *hello, std::move(ways)); !outcome) return outcome.error();
   const uint32_t channel = engine_->open_receive_of(peer, hello->channel, nonce_);
   if (channel == protocol::datagram::kNoObject)
-    return base::fail(Status::kRemote, "accept on %s: %s opens its channel %u a second time",
+    return base::fail(Status::kRemote, "accept on %s: %s has opened channel %u twice",
                       engine_->nic().name.c_str(), engine_->peer_of(peer).text.c_str(), hello->channel);
   auto end = std::make_unique<ReceiveEnd>(engine_, peer, channel, hello->channel,
                                           unpacks ? std::move(lending_) : nullptr);
@@ -175,9 +177,10 @@ Result<std::unique_ptr<Connector>> Connector::start(std::shared_ptr<Engine> engi
   const auto id = make_engine_id(handle.engine);
   if (!id) return id.error();
   if (*id != handle.engine.id)
-    return base::fail(Status::kRemote,
-                      "%s: the engine id in the handle does not match the engine that the handle describes",
-                      connector->describe().c_str());
+    return base::fail(
+        Status::kRemote,
+        "%s: the handle is damaged, because its engine id does not match the rest of the handle",
+        connector->describe().c_str());
   const bool are_we_keyed = connector->engine_->name().is_keyed != 0;
   if (are_we_keyed != (handle.engine.is_keyed != 0)) {
     return base::fail(Status::kInvalidUsage, "%s: %s", connector->describe().c_str(),
@@ -197,7 +200,7 @@ Connector::~Connector() {
 Result<std::unique_ptr<SendEnd>> Connector::poll() {
   if (deadline_.has_passed()) {
     return base::fail(Status::kTimeout,
-                      "%s from %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); check that the ports "
+                      "%s from %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms). Check that the ports "
                       "reach each other and that the peer's process is alive",
                       describe().c_str(), engine_->nic().name.c_str(),
                       static_cast<long long>(base::parameters().connect_timeout_ms));
@@ -223,7 +226,7 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
         return base::fail(Status::kSystem, "%s: %s", describe().c_str(), describe_fullness().c_str());
       wire_ = engine_->choose_wire(peer_);
       if (wire_ == protocol::datagram::kNoChannel)
-        return base::fail(Status::kSystem, "%s: all %u channels to this peer are open; close a channel first",
+        return base::fail(Status::kSystem, "%s: all %u channels to this peer are open. Close a channel first",
                           describe().c_str(), wire_);
       channel_ = engine_->core().open_send(peer_, wire_);
       engine_->await(this, peer_);
@@ -231,10 +234,9 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
     }
     engine_->pass();
     if (engine_->peer_of(peer_).has_left)
-      return base::fail(
-          Status::kRemote,
-          "%s: the peer's process has closed all its connections on its device; see the peer's log",
-          describe().c_str());
+      return base::fail(Status::kRemote,
+                        "%s: the peer's process has closed all connections on its device. See the peer's log",
+                        describe().c_str());
     if (const Outcome failure = engine_->failure_of(peer_); failure.has_failed()) {
       if (engine_->failure().has_failed() || !engine_->peer_of(peer_).has_given_us_up) return failure.error();
       call_again();

@@ -95,8 +95,10 @@ void Engine::take_back_pages(uint32_t id) {
     ++pages;
   }
   if (pages != 0)
-    base::log_info("datagrams: %s: its process has ended; %u pages that were posted for it are free again",
-                   peers_of_[id]->text.c_str(), pages);
+    base::log_info(
+        "datagrams: %s: the peer's process has ended. The %u pages that were posted for this peer are free "
+        "again",
+        peers_of_[id]->text.c_str(), pages);
 }
 
 void Engine::take_control(uint32_t bits, std::span<const uint8_t> bytes) {

@@ -60,12 +60,11 @@ Result<std::unique_ptr<Rail>> Rail::create(verbs::Device& device, const PagePool
 
 Outcome Rail::check(const verbs::Device& device) {
   if (device.max_srq_entries() >= kControlBuffers) return {};
-  return base::fail(
-      base::Status::kSystem,
-      "device %s:%d: its shared receive queues are too small for datagrams (%u entries, at least "
-      "%u needed); set VERBENA_TRANSPORT=connected on all ranks, or leave the device out of "
-      "VERBENA_HCA",
-      device.name().c_str(), device.port_number(), device.max_srq_entries(), kControlBuffers);
+  return base::fail(base::Status::kSystem,
+                    "device %s:%d: the device's shared receive queues have too few entries for datagrams (%u "
+                    "entries, at least %u needed). Set VERBENA_TRANSPORT=connected on all ranks, or leave "
+                    "the device out of VERBENA_HCA",
+                    device.name().c_str(), device.port_number(), device.max_srq_entries(), kControlBuffers);
 }
 
 Outcome Rail::prepare(const PagePool& pool, uint32_t queue_key) {

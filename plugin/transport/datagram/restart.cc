@@ -35,12 +35,11 @@ void Engine::note_given_up(uint32_t id) {
   Peer& peer = *peers_of_[id];
   if (peer.failure.has_failed()) return;
   peer.has_given_us_up = true;
-  give_up(id,
-          base::fail(
-              Status::kRemote,
-              "datagrams: %s closed the connection, because it received nothing from this process within its "
-              "VERBENA_FAILOVER_TIMEOUT_MS; check whether this process was stopped or the network was down",
-              peer.text.c_str()));
+  give_up(id, base::fail(Status::kRemote,
+                         "datagrams: %s closed the connection, because the peer received nothing from this "
+                         "process within the peer's VERBENA_FAILOVER_TIMEOUT_MS. Check whether this process "
+                         "was stopped or the network was down",
+                         peer.text.c_str()));
 }
 
 // The tag of the packet is valid, so the answer has a tag too.
@@ -182,7 +181,7 @@ void Engine::note_end(const ProcessName& process, bool is_awaited) {
     ended.is_dead = true;
     note_gone(id);
     if (!is_awaited || ended.failure.has_failed()) continue;
-    give_up(id, base::fail(Status::kRemote, "datagrams: %s: its process has ended; see its log",
+    give_up(id, base::fail(Status::kRemote, "datagrams: %s: the peer's process has ended. See the peer's log",
                            ended.text.c_str()));
   }
 }
@@ -206,10 +205,10 @@ void Engine::look_at_doubt(uint32_t id) {
   if (core_.peer(id).heard_ns > doubted.doubted_ns) {
     doubted.doubted_ns = 0;
   } else if (++doubted.looks > kMostLooks) {
-    give_up(id, base::fail(
-                    Status::kRemote,
-                    "datagrams: %s: its process has ended, as %s reports; see the log of the ended process",
-                    doubted.text.c_str(), doubted.witness.c_str()));
+    give_up(id, base::fail(Status::kRemote,
+                           "datagrams: %s: the peer's process has ended, as %s reports. See the log of the "
+                           "process that has ended",
+                           doubted.text.c_str(), doubted.witness.c_str()));
   } else if (doubted.is_met) {
     core_.ask(id);
   }

@@ -10,9 +10,9 @@ namespace verbena::transport {
 
 // The advice after an error that no correct peer of the same build causes.
 inline constexpr char kPeerAdvice[] =
-    "; do both hosts run the same build of the plugin? If so, please report it";
-inline constexpr char kLengthAdvice[] = "; do all ranks call the same operations with the same sizes?";
-inline constexpr char kQueueAdvice[] = "it overran or its device is gone; see dmesg";
+    ". Check that both hosts run the same build of the plugin. If they do, please report this error";
+inline constexpr char kLengthAdvice[] = ". Check that all ranks call the same operations with the same sizes";
+inline constexpr char kQueueAdvice[] = "the queue overran, or the device is gone. See dmesg";
 
 // Returns `rail mlx5_0:1`, or `rails mlx5_0:1 and mlx5_1:1`, for a line that concerns all rails of the
 // connection.

@@ -123,8 +123,7 @@ void Link::leave_rail(uint32_t rail) {
   addresses_[rail].port.link_layer = 0;
   if (rails() > 1 && !rails_[rail]->has_failed())
     base::log_warn(
-        "device %s:%d: a connection is made without this rail, because the rail's queue pairs cannot be "
-        "created",
+        "device %s:%d: a connection does not use this rail, because the rail's queue pairs cannot be created",
         rails_[rail]->name().c_str(), rails_[rail]->port_number());
 }
 
@@ -226,7 +225,7 @@ base::Result<bool> Link::try_connect(std::span<const protocol::RailRecord> rails
     return true;
   }
   if (joining_.asked_pairs == 0 && joining_.tries++ == 0)
-    base::log_info("%s: the peer's address does not answer: retrying",
+    base::log_info("%s: the peer's address does not answer. The plugin tries again",
                    describe(static_cast<uint32_t>(std::countr_zero(missing_pairs()))).c_str());
   joining_.retry_at_ns = base::monotonic_ns() + kAddressRetryMs * base::kNsPerMs;
   return false;
@@ -284,17 +283,18 @@ bool Link::may_begin_without_missing() const {
 base::Outcome Link::check_wanted() const {
   if (joining_.wanted_pairs == all_pairs() || base::parameters().failover) return {};
   const auto left = static_cast<uint32_t>(std::countr_one(joining_.wanted_pairs));
-  return base::fail(base::Status::kRemote,
-                    "%s: the peer cannot reach this address and starts without this queue pair; to connect "
-                    "without this queue pair, set VERBENA_FAILOVER=1 on this rank, as on the peer",
-                    describe(left).c_str());
+  return base::fail(
+      base::Status::kRemote,
+      "%s: the peer cannot reach this address, and continues without this queue pair. This rank cannot "
+      "continue, because VERBENA_FAILOVER is 0 here. Set VERBENA_FAILOVER=1 on this rank too",
+      describe(left).c_str());
 }
 
 void Link::leave_missing_to_failover() {
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
     if (is_joined(q)) continue;
-    base::log_warn("%s: %s; the connection begins on its other queue pairs", describe(q).c_str(),
-                   rails_[rail_of_[q]]->has_failed() ? "its device has failed"
+    base::log_warn("%s: %s. The connection starts with its other queue pairs", describe(q).c_str(),
+                   rails_[rail_of_[q]]->has_failed() ? "the device has failed"
                    : is_missing(q)                   ? "the peer's address does not answer"
                                                      : "the peer cannot reach this address");
     pairs_[q].abandon();

@@ -76,7 +76,8 @@ bool Loopback::is_working(Rail& rail) {
     rail.cause.clear();
   } else if (rail.cause.empty()) {
     rail.cause = "rail " + rail.device->name() + ":" + std::to_string(rail.device->port_number()) +
-                 ": cannot create a queue pair to itself; an earlier line says why";
+                 ": the plugin cannot create the queue pair that connects this port to itself. An earlier "
+                 "line of the log says why";
   }
   return rail.cause.empty();
 }
@@ -128,7 +129,7 @@ void Loopback::finish(Rail& rail, const verbs::Completion& completion) {
 void Loopback::give_up(Rail& rail, const std::string& cause) {
   rail.cause = cause;
   if (!std::exchange(rail.is_reported, true))
-    base::log_warn("loopback: %s; creating the queue pair again", cause.c_str());
+    base::log_warn("loopback: %s. The plugin creates the queue pair again", cause.c_str());
   rail.link.pair(0).stop();
   for (Slot& slot : rail.slots) {
     if (slot.user != nullptr)

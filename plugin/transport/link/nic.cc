@@ -39,10 +39,10 @@ std::string find_path(const verbs::Device& device) {
 // plugin checks this before NCCL chooses the device, because NCCL would not try another transport afterwards.
 std::string explain_unfit(verbs::Device& device, uint32_t* inline_bytes) {
   auto completions = verbs::CompletionQueue::create(device, 1);
-  if (!completions) return "it cannot make a completion queue";
+  if (!completions) return "the plugin cannot create a completion queue on this device";
   const auto pair =
       verbs::QueuePair::create(device, *completions, {.send_depth = 1, .operations = {.write = true}});
-  if (!pair) return "it cannot make a queue pair";
+  if (!pair) return "the plugin cannot create a queue pair on this device";
   *inline_bytes = pair->inline_bytes();
   return {};
 }
@@ -64,7 +64,7 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
   for (const auto& device : registry->devices_) {
     uint32_t inline_bytes = 0;
     if (const std::string reason = explain_unfit(*device, &inline_bytes); !reason.empty()) {
-      base::log_warn("device %s:%d: left out: %s", device->name().c_str(), device->port_number(),
+      base::log_warn("device %s:%d is not used: %s", device->name().c_str(), device->port_number(),
                      reason.c_str());
       continue;
     }
@@ -84,14 +84,15 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     nic->has_data_direct = !device->data_direct_path().empty();
     nic->takes_out_of_order = device->max_out_of_order_receives() >= protocol::kMessageRing;
     if (base::parameters().out_of_order) {
-      base::log_info(
-          "device %s:%d can complete up to %u receives of a queue pair out of order%s",
-          device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
-          nic->takes_out_of_order ? "" : "; these are too few, so its connections use in-order delivery");
+      base::log_info("device %s:%d can complete up to %u receives of a queue pair out of order%s",
+                     device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
+                     nic->takes_out_of_order
+                         ? ""
+                         : ". This is not enough, so connections of this device use in-order delivery");
     }
     if (inline_bytes < verbs::kInlineBytes) {
       base::log_info(
-          "device %s:%d sends at most %u bytes inline, so grants, which have %u bytes, are sent from "
+          "device %s:%d sends at most %u bytes inline. Grants have %u bytes, so the plugin sends them from "
           "registered memory",
           device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
     }
@@ -105,7 +106,7 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
   if (registry->nics_.empty()) {
     return base::fail(
         base::Status::kSystem,
-        "devices: none of the %zu devices can be used; NCCL uses another transport if it has one",
+        "devices: none of the %zu devices can be used. NCCL uses another transport if it has one",
         registry->devices_.size());
   }
   return registry;
@@ -118,8 +119,8 @@ const Nic* NicRegistry::find(int index) const {
 base::Result<int> NicRegistry::add_virtual(std::span<const int> members) {
   if (members.empty() || members.size() > verbs::kMaxRails) {
     return base::fail(base::Status::kInvalidArgument,
-                      "makeVDevice: %zu members were passed; 1 to %d are allowed", members.size(),
-                      verbs::kMaxRails);
+                      "makeVDevice: %zu devices were passed, but a virtual device can have 1 to %d devices",
+                      members.size(), verbs::kMaxRails);
   }
   for (int i = count_physical_; i < size(); ++i) {
     if (std::equal(members.begin(), members.end(), nics_[i]->members.begin(), nics_[i]->members.end()))

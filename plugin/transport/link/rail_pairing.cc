@@ -83,7 +83,7 @@ std::string explain_no_path(std::span<const PortAddress> ours, std::span<const P
   });
   if (is_subnet)
     cause =
-        "the two ends have no subnet in common, and VERBENA_SUBNET_PAIRING=1 pairs rails only within a "
+        "the two hosts have no subnet in common, and VERBENA_SUBNET_PAIRING=1 pairs rails only within a "
         "subnet";
   return "no rail reaches a rail of the peer: " + cause +
          "; rails of this rank: " + describe_rails(ours, options.ipv4_prefix_bits) +

@@ -450,7 +450,7 @@ std::string BouncePool::describe() {
         base::append(text, ", %u in queue pairs' own queues", rail->own->reserved_entries_);
     }
   } else {
-    text += ": no count, as another thread is posting or registering pages";
+    text += ": the numbers are unknown, because another thread is posting or registering pages";
   }
   const std::unique_lock lock(retired_mutex_, std::try_to_lock);
   if (lock && !retired_.empty())

@@ -30,7 +30,7 @@ bool AddAgent::serve(Lane& lane, std::string* problem) {
                          reinterpret_cast<uintptr_t>(place) % protocol::kWordBytes == 0;
     if (!is_word) {
       *problem = "the peer asks for an add at offset " + std::to_string(entry.offset) + " of region " +
-                 std::to_string(entry.region()) + ", where this rank has no aligned word";
+                 std::to_string(entry.region()) + ", but this rank has no aligned word at that offset";
       return false;
     }
     if (!region->is_host || options_.loops_all) {

@@ -88,23 +88,23 @@ bool check(std::span<const std::byte> bytes, const Head& expected, std::string* 
   std::span<const std::byte> rest = bytes;
   const Head head = take<Head>(rest);
   if (head.magic != expected.magic || head.kind != expected.kind)
-    return refuse(problem, "is not an address of this kind", head.kind, expected.kind);
+    return refuse(problem, "has the wrong kind", head.kind, expected.kind);
   if (head.version != expected.version)
     return refuse(problem, "is of a different version", head.version, expected.version);
   std::span<const std::byte> tail = bytes.last(sizeof(Sum));
   const Sum sum = compute_sum(bytes.first(bytes.size() - sizeof(Sum)));
   if (const Sum told = take<Sum>(tail); told != sum)
-    return refuse(problem, "is damaged: its checksum is wrong", told, sum);
+    return refuse(problem, "is damaged, because its checksum is wrong", told, sum);
   if (head.nonce != expected.nonce)
     return refuse(problem, "is of a different group", head.nonce, expected.nonce);
   if (head.count_ranks != expected.count_ranks)
-    return refuse(problem, "is of a group with a different size", head.count_ranks, expected.count_ranks);
-  if (head.from != expected.from)
-    return refuse(problem, "is the address of another rank", head.from, expected.from);
+    return refuse(problem, "comes from a group with a different number of ranks", head.count_ranks,
+                  expected.count_ranks);
+  if (head.from != expected.from) return refuse(problem, "belongs to another rank", head.from, expected.from);
   if (head.to != expected.to) return refuse(problem, "is for another rank", head.to, expected.to);
   if (head.count == expected.count) return true;
-  const char* what = head.kind == kPeerKind ? "has a different number of lanes or rails"
-                                            : "is the address of another region";
+  const char* what =
+      head.kind == kPeerKind ? "has a different number of lanes or rails" : "belongs to another region";
   return refuse(problem, what, head.count, expected.count);
 }
 

@@ -34,8 +34,9 @@ void OneSidedEndpoint::poll_rail(uint32_t rail) {
   for (uint32_t i = 0; i < kMaxBatches; ++i) {
     const int count = completions_[rail].poll(batch);
     if (count < 0) [[unlikely]]
-      return fail_all("rail " + name_rail(device(rail)) +
-                      ": the completion queue failed: it overran or the device is gone; see dmesg");
+      return fail_all(
+          "rail " + name_rail(device(rail)) +
+          ": the completion queue failed, because the queue overran or the device is gone. See dmesg");
     if (count > 0) idle_polls_ = 0;
     for (const verbs::Completion& completion : std::span(batch).first(static_cast<size_t>(count))) {
       const LaneCookie cookie = LaneCookie::parse(completion.cookie);

@@ -30,10 +30,9 @@ base::Result<Devices> choose_devices(const std::string& filter, int gpu, uint32_
   Devices& devices = *found;
   std::erase_if(devices, [](const auto& device) { return !device->is_healthy(); });
   if (devices.empty()) {
-    return base::fail(
-        base::Status::kSystem,
-        "endpoint: the ports of all devices are down: check cables and switch; ibv_devinfo shows "
-        "each port's state");
+    return base::fail(base::Status::kSystem,
+                      "endpoint: the ports of all devices are down. Check cables and switch; ibv_devinfo "
+                      "shows each port's state");
   }
   const std::string gpu_path = gpu == base::kNoGpu ? std::string() : base::find_gpu_pci_address(gpu);
   auto nearest = topology::Distance::kUnknown;

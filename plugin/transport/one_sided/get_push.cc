@@ -43,7 +43,10 @@ bool GetPush::connect(Rail& rail) {
 
 void GetPush::ask(Rail& rail) {
   if (rail.pair.number() == 0 && !connect(rail))
-    return fail(rail, "the port has no queue pair to itself; an earlier line says why", false);
+    return fail(rail,
+                "the plugin could not create the queue pair that connects the port to itself. An earlier "
+                "line of the log says why",
+                false);
   verbs::OneSidedRequest request;
   request.opcode = verbs::Opcode::kRead;
   request.signaled = true;
@@ -62,7 +65,7 @@ void GetPush::ask(Rail& rail) {
 void GetPush::look_for_silence(Rail& rail) {
   if (base::monotonic_ns() - rail.posted_at_ns < find_device_patience_ns()) return;
   rail.is_under_way = false;
-  fail(rail, "its device reports no completions of its requests", false);
+  fail(rail, "the device reports no completions of the requests of this queue pair", false);
 }
 
 void GetPush::take_completion(uint32_t r, const verbs::Completion& completion) {

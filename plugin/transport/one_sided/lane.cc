@@ -335,14 +335,15 @@ void Lane::note_settled(uint32_t q, uint32_t repeated) {
   endpoint_.list(*this);  // some operations may now be complete
   if (repeated != 0 && observed_ != nullptr) observed_->note_replay(0, options_.rails[q].here, repeated);
   base::log_warn(
-      "endpoint of rank %u: rank %u, lane %u, %s; %u of %u queue pairs are left; repeating %u requests",
+      "endpoint of rank %u: a queue pair to rank %u (lane %u) failed: %s; %u of %u queue pairs are left. The "
+      "endpoint repeats %u requests",
       endpoint_.rank(), peer(), number(), causes_[q].c_str(), recovery().count_live(), rails(), repeated);
 }
 
 void Lane::note_revived(uint32_t q) {
   if (observed_ != nullptr) observed_->note_rail_up(options_.rails[q].here, q);
-  base::log_info("endpoint of rank %u: rank %u, lane %u, %s works again", endpoint_.rank(), peer(), number(),
-                 describe(q).c_str());
+  base::log_info("endpoint of rank %u: a queue pair to rank %u (lane %u) works again: %s", endpoint_.rank(),
+                 peer(), number(), describe(q).c_str());
   causes_[q].clear();
 }
 

@@ -30,8 +30,8 @@ Posting OneSidedEndpoint::refuse(const char* format, ...) {
 // Returns null, with the reason in refusal_, if no operation can be posted on this lane.
 Lane* OneSidedEndpoint::admit(uint32_t peer, uint32_t lane) {
   if (peer >= options_.count_ranks || lane >= options_.lanes) [[unlikely]] {
-    refuse("the lane does not exist (rank %u of %u, lane %u of %u)", peer, options_.count_ranks, lane,
-           options_.lanes);
+    refuse("the rank or the lane does not exist (rank %u of %u, lane %u of %u)", peer, options_.count_ranks,
+           lane, options_.lanes);
     return nullptr;
   }
   if (works(peer)) [[likely]]

@@ -89,7 +89,7 @@ void RecordLinks::send(uint32_t peer, const protocol::LaneRecord& record) {
 
 void RecordLinks::lose(uint32_t peer, const std::string& problem) {
   Peer& lost = peers_[peer];
-  base::log_info("endpoint of rank %u: rank %u at %s does not answer: %s", rank_, peer,
+  base::log_info("endpoint of rank %u: the connection to rank %u at %s failed: %s", rank_, peer,
                  base::describe(lost.address).c_str(), problem.c_str());
   if (lost.link != nullptr) --count_connected_;
   lost.link.reset();

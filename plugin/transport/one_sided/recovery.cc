@@ -80,7 +80,7 @@ void OneSidedEndpoint::absorb(uint32_t peer, const protocol::LaneRecord& record)
                                       [&](const RailPair& rail) { return rail.there == record.rail; });
       if (found == from.rails.end() || record.generation <= from.word_moves_heard)
         return fail_peer(
-            peer, "the peer now receives accesses to its words on a rail that does not reach this rank");
+            peer, "the peer has moved the accesses to its words to a rail that does not reach this rank");
       from.word_moves_heard = record.generation;
       for (const auto& lane : from.lanes) lane->set_main(static_cast<uint32_t>(found - from.rails.begin()));
       return;
@@ -115,8 +115,9 @@ void OneSidedEndpoint::stop_rail(uint32_t rail) {
 }
 
 void OneSidedEndpoint::tell_word_rail(uint32_t rail, uint32_t moves) {
-  base::log_info("endpoint of rank %u: peers now access the words of this rank over rail %s", options_.rank,
-                 name_rail(device(rail)).c_str());
+  base::log_info(
+      "endpoint of rank %u: peers now access the signals and other words of this rank over rail %s",
+      options_.rank, name_rail(device(rail)).c_str());
   told_word_rail_.store(rail, std::memory_order_release);
   protocol::LaneRecord record;
   record.kind = LaneRecordKind::kWordRail;
@@ -212,9 +213,9 @@ void OneSidedEndpoint::look_for_silence() {
       const bool is_lost =
           waited_ns >= base::parameters().peer_grace_ms * base::kNsPerMs && lane.has_lost_address(q);
       if (!is_lost && waited_ns < find_device_patience_ns()) continue;
-      lane.note_cause(
-          q, lane.describe(q) +
-                 (is_lost ? ": its address is gone" : ": its device reports no completions of its requests"));
+      lane.note_cause(q, lane.describe(q) +
+                             (is_lost ? ": the address of the queue pair was removed from its interface"
+                                      : ": the device reports no completions of the queue pair's requests"));
       is_troubled_ = true;
       if (base::parameters().failover) {
         lane.fail_queue_pair(q);
@@ -232,8 +233,8 @@ void OneSidedEndpoint::look_for_silence() {
     if (!stall.is_line_due(longest_ns)) return;
     if (lane.observed() != nullptr) lane.observed()->note_stall(longest_ns);
     base::log_warn(
-        "endpoint of rank %u: rank %u, lane %u: stall: %u operations are open, and none has completed for %s "
-        "(VERBENA_STALL_WARNING_MS)",
+        "endpoint of rank %u: operations on rank %u (lane %u) stall: %u operations are open, and none has "
+        "completed for %s (VERBENA_STALL_WARNING_MS)",
         options_.rank, lane.peer(), lane.number(), lane.open_operations(),
         base::show_duration(longest_ns).c_str());
   });
@@ -254,14 +255,17 @@ std::string OneSidedEndpoint::describe_failure(const Lane& lane, LaneFailure fai
     case LaneFailure::kOverdue:
     case LaneFailure::kNoWordRail:
       return rails +
-             (failure == LaneFailure::kOverdue ? "" : "; no other rail reaches the words of this rank") +
+             (failure == LaneFailure::kOverdue
+                  ? ""
+                  : "; no other rail reaches the words (such as signals) of this rank") +
              " (VERBENA_FAILOVER_TIMEOUT_MS " + std::to_string(base::parameters().failover_timeout_ms) +
              " ms)";
     case LaneFailure::kPeerGone:
       return rails + "; the process of the peer has exited";
     case LaneFailure::kUncertain:
       return lane.cause(q) +
-             "; writes of words were in flight, and the device does not report which of them were executed";
+             "; writes of words were in flight, and the device does not report which of these writes were "
+             "executed";
     case LaneFailure::kDeviceLoss:
       return lane.cause(q) + "; and the peer's device lost data that it had acknowledged";
     case LaneFailure::kRecord:
@@ -280,7 +284,7 @@ bool OneSidedEndpoint::dump_state(StateDump&) {
 
 StateDump OneSidedEndpoint::dump_from_outside() const {
   return {"endpoint of rank " + std::to_string(options_.rank) +
-          ": no state, because the endpoint's thread does not poll\n"};
+          ": the state is unknown, because the endpoint's thread does not poll\n"};
 }
 
 StateDump OneSidedEndpoint::describe() const {

@@ -18,7 +18,7 @@ namespace verbena {
 std::unique_ptr<Endpoint> Endpoint::open(const EndpointOptions& options, std::string* error) {
   auto devices = transport::choose_devices(options.device_filter, options.gpu, std::max(options.rails, 1U));
   if (!devices) {
-    *error = "endpoint: no usable port; the log says why";
+    *error = "endpoint: there is no usable port. Earlier lines of the log say why";
     return nullptr;
   }
   transport::EndpointRails rails;
@@ -132,7 +132,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
   }
   auto links = RecordLinks::open(options.rank, options.count_ranks);
   if (!links) {
-    pass(error, "cannot create the socket for the records of its peers");
+    pass(error, "cannot create the socket on which this rank receives records of its peers");
     return nullptr;
   }
   std::unique_ptr<OneSidedEndpoint> endpoint(
@@ -365,7 +365,8 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
     std::vector<verbs::PortAddress> ours, theirs;
     for (const verbs::LocalAddress& told : joined.told) ours.push_back(told.port);
     for (const RailAddress& rail : address.rails) theirs.push_back(rail.port);
-    return fail(error, name_rank(peer) + " cannot be reached on the rail of its words: " +
+    return fail(error, name_rank(peer) +
+                           " cannot be reached on the rail over which peers access its words: " +
                            explain_no_path(ours, theirs, read_pairing_options()));
   }
   if ((address.add_rings != 0) != (agent_ != nullptr)) {
@@ -374,7 +375,7 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
                     (agent_ != nullptr ? " adds to words by atomics of its device, but this rank adds"
                                        : " adds to words by its agent, but this rank adds by atomics") +
                     (agent_ != nullptr ? " by its agent" : " of its device") +
-                    "; the two ways cannot be mixed for one word");
+                    ". The two methods cannot be mixed for one word");
   }
   if (agent_ != nullptr) {
     joined.add_rings->remote = address.add_rings;
@@ -435,8 +436,8 @@ bool OneSidedEndpoint::prepare(uint32_t peer, std::span<const std::byte> bytes, 
                       peers_[peer].lanes.empty();
   if (!is_due)
     return fail(error, name_rank(peer) +
-                           " cannot be connected: it is not in this group, is already connected, or "
-                           "local_address() was not called for it");
+                           " cannot be connected. Either the rank is not in this group, or the rank is "
+                           "already connected, or local_address() was not called for this rank");
   PeerAddress address;
   std::string problem;
   if (!decode(bytes, name_blob(peer, options_.rank), options_.lanes, options_.rails, &address, &problem))

@@ -80,14 +80,16 @@ void WordLoop::look_for_silence(uint32_t rail) {
   is_under_way_ = false;
   down_since_ns_ = 0;
   if (rail != rail_) return;
-  fail(is_down ? "the port is down" : "its device reports no completions of its requests");
+  fail(is_down ? "the port is down" : "the device reports no completions of the requests of this queue pair");
 }
 
 // Posts all words of the batch as one chain. Only the last request is signaled.
 void WordLoop::post() {
   Rail& rail = rails_[rail_];
   if (rail.pair.number() == 0 && !connect(rail))
-    return fail("the port has no queue pair to itself; an earlier line says why");
+    return fail(
+        "the plugin could not create the queue pair that connects the port to itself. An earlier line of the "
+        "log says why");
   std::array<verbs::OneSidedRequest, kMaxWords> requests{};
   size_t count = 0;
   for (uint32_t i = 0; i < words_.size(); ++i) {
@@ -110,7 +112,8 @@ void WordLoop::post() {
   requests[count - 1].signaled = true;
   posted_at_ns_ = base::monotonic_ns();
   is_under_way_ = rail.pair.post(std::span(requests).first(count)).is_ok();
-  if (!is_under_way_) fail("the device rejected a request of the queue pair to itself; see dmesg");
+  if (!is_under_way_)
+    fail("the device rejected a request on the queue pair that connects the port to itself; see dmesg");
 }
 
 void WordLoop::take_completion(uint32_t r, const verbs::Completion& completion) {

@@ -116,8 +116,8 @@ class Service {
       pthread_setname_np(thread_.native_handle(), "verbena-service");
     } catch (const std::system_error& error) {
       base::log_warn(
-          "service: cannot start its thread: %s (errno %d); check the process limits of the user and of the "
-          "container",
+          "service: cannot start the service thread: %s (errno %d). Check the process limits of the user and "
+          "of the container",
           strerror(error.code().value()), error.code().value());
     }
   }

@@ -220,7 +220,7 @@ void start_reports() {
   const auto on_signal = [](void*) { request_report(ReportCause::kSignal, "requested by a signal"); };
   if (base::take_signal(signal, on_signal, nullptr)) return;
   base::log_warn(
-      "dump: VERBENA_DUMP_SIGNAL has no effect (the previous line gives the cause); choose another signal");
+      "dump: VERBENA_DUMP_SIGNAL has no effect (the previous line gives the cause). Choose another signal");
 }
 
 void stop_reports() {

@@ -72,7 +72,7 @@ base::Result<Acceptor::Verdict> Acceptor::poll(const AcceptOptions& options) {
     if (!advanced && get_step() == Step::kAwaitingHello)
       return dismiss(own_->socket().explain_end() != nullptr
                          ? own_->socket().explain_end()
-                         : "it closed the connection before its connect request");
+                         : "the peer closed the connection before it sent a connect request");
     if (!advanced) return turn_away(advanced.error());
     if (!*advanced) {
       if (!deadline_.has_passed()) {
@@ -157,9 +157,10 @@ base::Outcome Acceptor::confirm_ready() {
     own_->stand();
     if (channel_ != nullptr) return {};
   }
-  return base::fail(base::Status::kRemote,
-                    "accept from %s: the peer continues on a control socket of another connection%s",
-                    peer_.c_str(), kPeerAdvice);
+  return base::fail(
+      base::Status::kRemote,
+      "accept from %s: the peer refers to a control socket that belongs to another connection%s",
+      peer_.c_str(), kPeerAdvice);
 }
 
 // Chooses the control socket of the connection: an existing one, else the socket of this handshake.
@@ -180,7 +181,7 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
   if (std::exchange(*has_told_of_strangers_, true)) {
     base::log_info("accept from %s: %s", peer_.c_str(), cause.c_str());
   } else {
-    base::log_warn("accept from %s: %s; later connections of this kind are logged at level INFO only",
+    base::log_warn("accept from %s: %s. Later connections of this kind are logged at level INFO only",
                    peer_.c_str(), cause.c_str());
   }
   return Verdict::kStranger;
@@ -322,7 +323,8 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
       if (!taken) return taken.error();
       if (*taken) return {};
       base::log_info(
-          "bounce pool of GPU %d is full: messages from %s are not staged (VERBENA_BOUNCE_BYTES %lld bytes)",
+          "the bounce pool of GPU %d is full, so messages from %s are not staged (VERBENA_BOUNCE_BYTES %lld "
+          "bytes)",
           parts_->pages->gpu(), peer_.c_str(), static_cast<long long>(base::parameters().bounce_bytes));
     }
   }
@@ -333,8 +335,8 @@ base::Outcome Acceptor::take_entries(const AcceptOptions& options) {
   if (!taken) return taken.error();
   if (*taken) return {};
   return base::fail(base::Status::kSystem,
-                    "accept from %s: its %zu queue pairs need %u receive entries each, more than a receive "
-                    "queue of device %s has; lower VERBENA_QPS_PER_CONNECTION",
+                    "accept from %s: each of the connection's %zu queue pairs needs %u receive entries, but "
+                    "a receive queue of device %s has fewer entries. Lower VERBENA_QPS_PER_CONNECTION",
                     peer_.c_str(), paths_.size(), request.least, nic_.name.c_str());
 }
 

@@ -16,15 +16,15 @@ namespace {
 std::string describe_refusal(uint32_t refusal) {
   switch (static_cast<protocol::Refusal>(refusal)) {
     case protocol::Refusal::kVersion:
-      return "it speaks a different protocol version; use one Verbena release everywhere";
+      return "it speaks a different protocol version. Use the same Verbena release on all hosts";
     case protocol::Refusal::kResources:
-      return "it could not create its end of the connection; its log says why";
+      return "it could not create its end of the connection. The peer's log says why";
     case protocol::Refusal::kKeyMissing:
     case protocol::Refusal::kKeyUnknown:
     case protocol::Refusal::kKeyWrong:
       return describe_key_refusal(static_cast<protocol::Refusal>(refusal), false);
     default:
-      return "it found the connect request malformed";
+      return "it received a malformed connect request";
   }
 }
 
@@ -113,7 +113,7 @@ base::Result<std::unique_ptr<Sender>> Connector::poll() {
         return std::unique_ptr<Sender>();
       }
       return base::fail(base::Status::kTimeout,
-                        "connect to %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms); check that the peer "
+                        "connect to %s: no answer (VERBENA_CONNECT_TIMEOUT_MS %lld ms). Check that the peer "
                         "is alive and that firewalls let the handshake's port through",
                         peer_.c_str(), static_cast<long long>(base::parameters().connect_timeout_ms));
     }
@@ -188,13 +188,13 @@ base::Outcome Connector::accept_welcome() {
   }
   if (welcome_.process != handle_.process) {
     return base::fail(base::Status::kRemote,
-                      "connect to %s: the process that answers is not the process that created the handle, "
-                      "so the peer has probably been restarted; restart all ranks together",
+                      "connect to %s: another process than the one that created the handle answers, so the "
+                      "peer has probably been restarted. Restart all ranks together",
                       peer_.c_str());
   }
   PeerSockets::instance().add(own_, handle_.process, welcome_.id);
   if (welcome_.queue_pairs < hello_.queue_pairs) {
-    base::log_info("connect to %s: %u of %u queue pairs reach a rail of the peer", peer_.c_str(),
+    base::log_info("connect to %s: only %u of %u queue pairs reach a rail of the peer", peer_.c_str(),
                    welcome_.queue_pairs, hello_.queue_pairs);
   }
   for (uint32_t q = 0; q < welcome_.queue_pairs; ++q) {

@@ -93,7 +93,7 @@ base::Result<std::unique_ptr<Receiver>> Listener::poll(const AcceptOptions& opti
     return std::unique_ptr<Receiver>();
   }
   return base::fail(base::Status::kTimeout,
-                    "accept on %s: no peer connected (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
+                    "accept on %s: timed out, because no peer connected (VERBENA_CONNECT_TIMEOUT_MS %lld ms)",
                     base::describe(socket_.address()).c_str(),
                     static_cast<long long>(base::parameters().connect_timeout_ms));
 }

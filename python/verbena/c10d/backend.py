@@ -15,7 +15,7 @@ _Backend: Any = getattr(c10d, "Backend", object)
 
 
 def runs_methods() -> bool:
-    """Returns whether this PyTorch can call the methods of a backend written in Python; 2.15 can."""
+    """Returns True if this PyTorch can call the methods of a backend that is written in Python. PyTorch 2.15 can."""
     class Probe(_Backend):
         def getBackendName(self) -> str:
             return "probe"
@@ -115,7 +115,7 @@ class VerbenaBackend(Calls, _Backend):
 
     def split(self, store: Any, ranks: list[int], options: Any) -> "VerbenaBackend":
         if self.rank() not in ranks:
-            raise RuntimeError(f"split_group of backend verbena: rank {self.rank()} is in none of the new groups; name a group for "
+            raise RuntimeError(f"split_group of backend verbena: rank {self.rank()} is not in any of the new groups. Name a group for "
                                "each rank")
         timeout = self._timeout if options is None else options._timeout
         return VerbenaBackend(store, ranks.index(self.rank()), len(ranks), timeout, f"{self._group_name}/split")

@@ -466,7 +466,7 @@ class Calls:
         """Returns the counts in GPU memory. Caches them, because copying them from the host takes longer than an exchange."""
         if counts not in self._counts:
             if self._lane.is_captured():
-                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once: run it "
+                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once. Run it "
                                    "once before the capture")
             on_host = torch.tensor(counts, dtype=torch.int64, pin_memory=device.type == "cuda")
             self._counts[counts] = on_host.to(device, non_blocking=True)

@@ -28,8 +28,8 @@ class GroupCoordinator:
 
     Sums: elements are added in float32 or a wider type, in rank order, and the sum is rounded once, so all ranks get the same bits.
 
-    GPU tensors: they are copied through host memory, unless `device_communicator` is set. A device communicator is an object with
-    all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv,
+    GPU tensors: the methods copy GPU tensors through host memory, unless `device_communicator` is set. A device communicator is an object
+    with all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv,
     reduce_scatterv, fused_allreduce_rmsnorm, broadcast or capture, the group uses these methods, too."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
@@ -53,7 +53,8 @@ class GroupCoordinator:
         """The All2AllManager for mixture-of-experts calls between the group's ranks. Call enable_symmetric_memory() first."""
         if self._all2all_manager is None:
             if self.team is None:
-                raise RuntimeError(f"{self.unique_name} has no symmetric memory: call enable_symmetric_memory() first, on all ranks of the world")
+                raise RuntimeError(f"{self.unique_name} has no symmetric memory. Call enable_symmetric_memory() first, on all ranks of "
+                                   f"the world")
             self._all2all_manager = All2AllManager(self.team)
         return self._all2all_manager
 
@@ -90,7 +91,7 @@ class GroupCoordinator:
             import torch
             import torch.distributed as dist
             if not dist.is_initialized():
-                raise RuntimeError(f"{self.unique_name} has no process group: torch.distributed is not initialized; call "
+                raise RuntimeError(f"{self.unique_name} has no process group, because torch.distributed is not initialized. Call "
                                    "torch.distributed.init_process_group() with the same ranks, or use the group's own calls")
             if dist.get_rank() != self.rank or dist.get_world_size() <= max(self.ranks):
                 raise RuntimeError(f"{self.unique_name}: this process is rank {self.rank} in a group of ranks {self.ranks}, but "
@@ -111,7 +112,7 @@ class GroupCoordinator:
         ca_fp8_quant (AITER's name) allows the device communicator to quantise messages to e4m3, which makes the sum less
         accurate; it has no effect if the communicator has no all_reduce_quantised()."""
         if not isinstance(ca_fp8_quant, bool):
-            raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}: a group's all_reduce() always "
+            raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}. A group's all_reduce() always "
                             "sums and takes no reduction")
         if self.world_size == 1:
             return input_
@@ -198,7 +199,7 @@ class GroupCoordinator:
         return (wide * scale * weight.float()).to(added.dtype), added
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Overwrites every rank's tensor with the tensor of rank `src`, and returns it. GPU tensors go through the device
+        """Overwrites every rank's tensor with the tensor of rank `src`, and returns the tensor. GPU tensors go through the device
         communicator if it has broadcast()."""
         if self.world_size == 1:
             return input_
@@ -381,7 +382,7 @@ def _check_dim(dim: Any) -> None:
     """Raises TypeError if `dim` is not an integer. The engines' own methods have a different argument in this position (use_custom in
     AITER, an output tensor in SGLang), and taking this argument as a dimension would give wrong results."""
     if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"dim must be an integer, not {type(dim).__name__}: other arguments of the engine's method are not supported here")
+        raise TypeError(f"dim must be an integer, not {type(dim).__name__}. Other arguments of the engine's method are not supported here")
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:

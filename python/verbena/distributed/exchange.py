@@ -48,8 +48,8 @@ def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
 
 
 def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
-    """Returns a list that says for each member whether it is on the host of rank `source_rank`, so that the two ranks can share memory. Two
-    ranks are on the same host if they have the same kernel, network namespace and VERBENA_HOSTID; message queues use the same rule.
+    """Returns a list of booleans, one for each member: True if the member is on the host of rank `source_rank` and can share memory with
+    it. Two ranks are on the same host if they have the same kernel, network namespace and VERBENA_HOSTID; message queues use the same rule.
     Collective over a process group of torch.distributed or any Exchange."""
     exchange = adapt_exchange(group)
     hosts = exchange.all_gather(_identify_host())
@@ -141,7 +141,8 @@ class Pairs:
         different length."""
         with self._receive(rank, tag) as message:
             if message.length != length:
-                raise RuntimeError(f"rank {rank} sent {message.length} bytes, not {length}: the ranks' tensors differ in shape or type")
+                raise RuntimeError(f"rank {rank} sent {message.length} bytes, but {length} were expected. The shapes or types of the "
+                                   f"ranks' tensors differ")
             ctypes.memmove(address, message.data, length)
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class All2AllManager:
-    """Caches one op for each configuration. `team` contains the group's ranks. `internode` is true if they are on several hosts."""
+    """Caches one op for each configuration. `team` contains the group's ranks. `internode` is True if these ranks are on several hosts."""
 
     def __init__(self, team: SymmetricTeam) -> None:
         self._team = team
@@ -56,7 +56,7 @@ class All2AllManager:
 
     def _get_last(self) -> "EpDispatchCombineOp":
         if self._last is None:
-            raise RuntimeError("no op was chosen: call get_handle() first")
+            raise RuntimeError("no op was chosen. Call get_handle() first")
         return self._last
 
     def destroy(self) -> None:
@@ -68,6 +68,6 @@ class All2AllManager:
 
 
 def _count_bytes(dtype: Any) -> int:
-    """Returns the size of an element in bytes, for which PyTorch 1 has no attribute."""
+    """Returns the size of an element in bytes. PyTorch 1 has no attribute for this size."""
     import torch
     return int(torch.empty(0, dtype=dtype).element_size())

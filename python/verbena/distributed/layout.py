@@ -105,7 +105,8 @@ def lay_out_megatron(world_size: int, tp: int = 1, pp: int = 1, cp: int = 1, ep:
     dense = GroupLayout(world_size, order, {"tp": tp, "cp": cp, "pp": pp, "dp": None})
     experts = GroupLayout(world_size, order, {"tp": expert_tp, "ep": ep, "pp": pp, "dp": None})
     if dense.list_groups("pp") != experts.list_groups("pp"):
-        raise ValueError(f"with order {order!r}, the pipelines of experts and of dense layers have different ranks: put pp last in the order")
+        raise ValueError(f"with order {order!r}, the pipelines of experts and of dense layers have different ranks. Put pp last in the "
+                         f"order")
     groups = {name: dense.list_groups(axes) for name, axes in {
         "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "dp_cp": "dp-cp", "tp_cp": "tp-cp", "tp_dp": "tp-dp",
         "tp_dp_cp": "tp-dp-cp", "mp": "tp-pp"}.items()}

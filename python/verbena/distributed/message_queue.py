@@ -42,7 +42,7 @@ class Handle:
     """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
     data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` are named as in vLLM's handle. The first lists the ranks that were declared to be on
+    `local_reader_ranks` and `remote_subscribe_addr` have the names of vLLM's handle. The first lists the ranks that were declared to be on
     the writer's host; the second is the writer's address, which is set if there are readers on other hosts."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
@@ -85,7 +85,7 @@ class MessageView:
         memory = self._memory()
         if memory is not None:
             self.buffer = memoryview(memory).cast("B").toreadonly()
-            raise BufferError("objects made from this message's buffer still exist: delete them before release()")
+            raise BufferError("objects made from this message's buffer still exist. Delete these objects before release()")
         self._is_held = False
         self._queue._give_back_views()
 
@@ -329,7 +329,7 @@ class MessageQueue:
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
         """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
-        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The wait sleeps in the
+        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The thread sleeps in the
         meantime."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
@@ -347,7 +347,7 @@ class MessageQueue:
         head = ctypes.string_at(message.data, _HEAD.size) if message.length >= _HEAD.size else b""
         if not head or _HEAD.unpack(head)[0] != _RAW:
             self._release(message.ticket)
-            raise TypeError("the message is a pickled object, not bytes, and is lost: receive objects with dequeue()")
+            raise TypeError("the message is a pickled object, not bytes, and is lost. Receive objects with dequeue()")
         return MessageView(self, message, _HEAD.size)
 
     @contextlib.contextmanager

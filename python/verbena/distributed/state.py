@@ -107,12 +107,12 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
     """
     global _world
     if backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend}: use one of {', '.join(BACKENDS)}")
+        raise ValueError(f"unknown backend {backend}. Use one of {', '.join(BACKENDS)}")
     if _world is not None:
         own, count = _world.ranks.rank, _world.ranks.size
         if members is None and ((rank not in (-1, own)) or (world_size not in (-1, count))):
-            raise RuntimeError(f"this process already is rank {own} of {count} and cannot become rank {rank} of {world_size}: "
-                               "call destroy_distributed_environment() first")
+            raise RuntimeError(f"this process already is rank {own} of {count} and cannot become rank {rank} of {world_size}. "
+                               "Call destroy_distributed_environment() first")
         return
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
@@ -142,9 +142,9 @@ def initialize_model_parallel(tensor_model_parallel_size: int = 1, pipeline_mode
     twice, however many groups there are."""
     global _state
     if backend not in (None, *BACKENDS):
-        raise ValueError(f"unknown backend {backend}: use one of {', '.join(BACKENDS)}")
+        raise ValueError(f"unknown backend {backend}. Use one of {', '.join(BACKENDS)}")
     if _state is not None:
-        raise RuntimeError("the groups already exist: call destroy_model_parallel() first")
+        raise RuntimeError("the groups already exist. Call destroy_model_parallel() first")
     world = _get_world()
     sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
                         decode_context_model_parallel_size, data_parallel_size, custom_groups)
@@ -169,7 +169,7 @@ def ensure_model_parallel_initialized(tensor_model_parallel_size: int = 1, pipel
     sizes = _name_sizes(tensor_model_parallel_size, pipeline_model_parallel_size, prefill_context_model_parallel_size,
                         decode_context_model_parallel_size, data_parallel_size, custom_groups)
     if _state.sizes != sizes:
-        raise RuntimeError(f"the groups already exist with the sizes {_state.sizes}, which differ from {sizes}: call "
+        raise RuntimeError(f"the groups already exist with the sizes {_state.sizes}, which differ from {sizes}. Call "
                            "destroy_dist_env() first")
 
 
@@ -268,8 +268,8 @@ def get_tensor_model_parallel_rank() -> int:
 
 @contextlib.contextmanager
 def graph_capture(device: Any = None) -> Iterator[GraphCaptureContext]:
-    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group. Makes one side stream current, and calls capture() of the
-    groups' device communicators."""
+    """Surrounds the capture of CUDA graphs that use the TP, PP or DP group. Makes one side stream current, and calls the method capture()
+    of the groups' device communicators."""
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(side_stream(device))
         for group in (get_tp_group(), get_pp_group(), get_dp_group()):
@@ -295,13 +295,13 @@ def tensor_model_parallel_fused_allreduce_rmsnorm(input_: Any, residual: Any, we
 
 def _get_world() -> _World:
     if _world is None:
-        raise RuntimeError("the ranks are not connected: call init_dist_env() or init_distributed_environment() first")
+        raise RuntimeError("the ranks are not connected. Call init_dist_env() or init_distributed_environment() first")
     return _world
 
 
 def _get_state() -> _State:
     if _state is None:
-        raise RuntimeError("there are no groups: call init_dist_env() or initialize_model_parallel() first")
+        raise RuntimeError("there are no groups. Call init_dist_env() or initialize_model_parallel() first")
     return _state
 
 
@@ -314,7 +314,7 @@ def _name_sizes(tp: int, pp: int, pcp: int, dcp: int | None, dp: int,
 
 def _find_place(world_size: int, rank: int, members: Sequence[int] | None) -> tuple[int | None, int | None]:
     if (world_size < 0) != (rank < 0):
-        raise ValueError(f"rank is {rank} and world_size is {world_size}: give both, or neither (-1)")
+        raise ValueError(f"rank is {rank} and world_size is {world_size}. Give both, or neither (-1)")
     if members is None:
         return (None, None) if world_size < 0 else (rank, world_size)
     own = int(os.environ["RANK"]) if rank < 0 else rank
@@ -328,7 +328,7 @@ def _find_host(method: str) -> tuple[str | None, int]:
         return None, 0
     url = urllib.parse.urlparse(method)
     if url.scheme != "tcp" or url.hostname is None or url.port is None:
-        raise ValueError(f"distributed_init_method {method} is not supported: use env:// or tcp://host:port")
+        raise ValueError(f"distributed_init_method {method} is not supported. Use env:// or tcp://host:port")
     return url.hostname, url.port
 
 
@@ -363,7 +363,7 @@ def _lay_out(world: _World, sizes: dict[str, Any]) -> dict[str, Groups]:
     lists["eplb"] = lists["ep"]
     taken = {"world", *lists} & set(sizes["custom"])
     if taken:
-        raise ValueError(f"custom groups cannot be called {', '.join(sorted(taken))}: these names exist already")
+        raise ValueError(f"custom groups cannot be called {', '.join(sorted(taken))}, because groups with these names exist already")
     return lists | {name: check_custom(world.ranks.size, custom) for name, custom in sizes["custom"].items()}
 
 

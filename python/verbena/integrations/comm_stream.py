@@ -19,7 +19,8 @@ class EventHandle:
 
 
 class EventOverlap:
-    """An event, and tensors that stay alive until a stream has waited for the event. As a context manager, waits at the end of the block."""
+    """An event, and tensors that stay alive until a stream has waited for the event. Used as a context manager, waits at the end of the
+    block."""
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event, self.extra_tensors, self._releases = event, extra_tensors, False
@@ -27,7 +28,7 @@ class EventOverlap:
     def current_stream_wait(self, release_handle: bool = False) -> None:
         """Makes the current stream wait for the event. With `release_handle`, drops the event afterwards."""
         if self.event is None:
-            raise ValueError("the call has no event: pass async_finish=True")
+            raise ValueError("the call has no event. Pass async_finish=True")
         self.event.current_stream_wait()
         if release_handle:
             self.event = None

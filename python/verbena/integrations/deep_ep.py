@@ -4,8 +4,8 @@ contains a module with this name. Python does not search this folder by default,
     PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
 
 Results have the shapes and types of DeepEP's results. Received rows are always sorted by source rank and token. Ranks are GPUs of one
-host, or evenly distributed over several. On one host, sums are added in DeepEP's order. On several, only one sum of each host travels, so
-sums are rounded as verbena.moe.Order.REDUCED does it."""
+host, or evenly distributed over several hosts. On one host, sums are added in DeepEP's order. On several hosts, each host sends only one
+sum, so sums are rounded as verbena.moe.Order.REDUCED does it."""
 import contextlib
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
 
 class Config:
-    """DeepEP's tuning parameters. Only num_sms has an effect: it limits the blocks of a call."""
+    """DeepEP's tuning parameters. Only num_sms has an effect. It limits the number of blocks of a call."""
 
     def __init__(self, num_sms: int = 20, *_: int) -> None:
         self.num_sms = num_sms
@@ -54,14 +54,15 @@ class Config:
 class RankHandle(Sequence[Any]):
     """The handle that a high-throughput dispatch returns for its combine.
 
-    As a sequence, it has the six tensors of DeepEP's intranode handle, with one channel: a matrix whose element [i, r] is the number of
-    rows that ranks 0 to i send to rank r; the number of rows that this rank sends to each rank; zeros; the number of each row's token at
-    its source rank; the ranks to which this rank's tokens go (bool); and the position of each token among the rows for each rank. Each
-    tensor is computed when it is accessed.
+    As a sequence, the handle has the six tensors of DeepEP's intranode handle, with one channel: a matrix whose element [i, r] is the
+    number of rows that ranks 0 to i send to rank r; the number of rows that this rank sends to each rank; zeros; the number of each row's
+    token at its source rank; the ranks to which this rank's tokens go (bool); and the position of each token among the rows for each rank.
+    Each tensor is computed when it is accessed.
 
-    If the ranks are on several hosts, it has the ten elements of DeepEP's internode handle: 0 is the ranks to which this rank's tokens
-    go, 1 and 2 are the numbers of this rank's tokens that go to each host and to each rank, 5 is the first received row from each rank,
-    and 6 is the number of rows received from ranks 0 to i. The others are places in DeepEP's buffers and raise NotImplementedError."""
+    If the ranks are on several hosts, the handle has the ten elements of DeepEP's internode handle. 0 is the ranks to which this rank's
+    tokens go, 1 and 2 are the numbers of this rank's tokens that go to each host and to each rank, 5 is the first received row from each
+    rank, and 6 is the number of rows received from ranks 0 to i. All other elements are offsets in DeepEP's buffers, and reading them
+    raises NotImplementedError."""
 
     def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int, hosts: Sequence[int]) -> None:
         self.matrix, self.is_token_in_rank, self.sent, self.rank, self.hosts = matrix, is_token_in_rank, sent, rank, hosts
@@ -80,7 +81,8 @@ class RankHandle(Sequence[Any]):
             0: lambda: self.is_token_in_rank, 1: lambda: _count_for_hosts(self.is_token_in_rank, self.hosts).unsqueeze(1),
             2: self.find_sent_counts, 5: lambda: (self.find_ends() - self.matrix[:, self.rank]).unsqueeze(1), 6: self.find_ends}
         if place not in internode:
-            raise NotImplementedError(f"element {place} of the handle is a place in DeepEP's buffers, which Verbena does not have")
+            raise NotImplementedError(f"element {place} of the handle is an offset in DeepEP's buffers, but Verbena does not have these "
+                                      f"buffers")
         return internode[place]()
 
     def find_ends(self) -> Any:
@@ -103,8 +105,8 @@ class RankHandle(Sequence[Any]):
 class LowLatencyHandle(Sequence[Any]):
     """The handle that a low-latency dispatch returns for its combine.
 
-    As a sequence, it has the elements of DeepEP's handle: the number of each row's token at its source rank (int32 [experts, rows], -1
-    without a token); begin << 32 | count of the rows from each source rank (int64 [experts, ranks]); the maximum number of tokens; the
+    As a sequence, the handle has the elements of DeepEP's handle: the number of each row's token at its source rank (int32 [experts, rows],
+    -1 without a token); begin << 32 | count of the rows from each source rank (int64 [experts, ranks]); the maximum number of tokens; the
     hidden size; and the number of experts. The first two are computed when they are accessed."""
 
     def __init__(self, exchange: ExpertExchange, dispatched: Dispatched, hidden: int, num_experts: int) -> None:
@@ -139,12 +141,12 @@ class Buffer:
     SymmetricContext.
 
     The first call with a new shape allocates memory. It is therefore collective and must not be captured in a CUDA graph. The buffer sizes
-    that the caller passes are ignored. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each rank.
+    that the caller passes have no effect. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each rank.
     Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may be in
     use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange.
 
-    If the ranks are on several hosts, there must be the same number of ranks on each; the constructor raises VerbenaError if no exchange can
-    connect the ranks. enable_shrink then needs hosts with one rank each."""
+    If the ranks are on several hosts, each host must have the same number of ranks. The constructor raises VerbenaError if no exchange can
+    connect the ranks. With several hosts, enable_shrink works only if each host has one rank."""
 
     num_sms = 20
 
@@ -193,7 +195,8 @@ class Buffer:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int,
                                        num_topk: int = 8) -> int:
-        """Returns the bytes of GPU memory that low-latency calls allocate on each rank. A multiple of 8 ranks counts as hosts with 8 each."""
+        """Returns the bytes of GPU memory that low-latency calls allocate on each rank. If the number of ranks is a multiple of 8, assumes
+        that each host has 8 ranks."""
         options = _options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk, hosts := _guess_hosts(num_ranks))
         return 2 * ExpertExchange.workspace_bytes(num_ranks, hosts=hosts, **options)
 
@@ -244,7 +247,7 @@ class Buffer:
         if handle is None and (num_tokens_per_rank is None or is_token_in_rank is None or num_tokens_per_expert is None):
             raise ValueError("a dispatch without a handle needs num_tokens_per_rank, is_token_in_rank and num_tokens_per_expert")
         if (topk_idx is None) != (topk_weights is None) or handle is not None and topk_idx is not None:
-            raise ValueError("pass both topk_idx and topk_weights, or neither; pass neither with a handle")
+            raise ValueError("pass both topk_idx and topk_weights, or neither of the two. With a handle, pass neither")
         blocks = (config or self.get_dispatch_config(self.group_size)).num_sms
 
         def move() -> tuple[Any, list[Any]]:
@@ -328,15 +331,15 @@ class Buffer:
         if 1 < self._rows.num_hosts < self.group_size:
             raise NotImplementedError(
                 f"a rank of the {self._rows.num_hosts} hosts cannot be left out alone, because the rows of its counterparts on other hosts travel "
-                "through it: pass enable_shrink=False, or have one rank on each host")
+                "through it. Pass enable_shrink=False, or have one rank on each host")
 
     def _list_exchanges(self) -> list[ExpertExchange]:
         return [exchange for pair in self._exchanges.values() for exchange in pair]
 
     def low_latency_update_mask_buffer(self, rank: int, mask: bool) -> None:
         """Excludes a rank from later calls (mask=True) or includes it again (mask=False). All ranks that continue must call it between the
-        same two calls. A late rank is not excluded automatically: the call after the timeout raises an error that names the rank. Then call
-        low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
+        same two calls. A late rank is not excluded automatically. Instead, the call after the timeout raises an error that names the late
+        rank. Then call low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
         self._expect_single_ranks()
         before = set(self._left_out)
         (self._left_out.add if mask else self._left_out.discard)(rank)
@@ -367,10 +370,10 @@ class Buffer:
                              return_recv_hook: bool = False) -> tuple[Any, Any, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
         """Sends BF16 rows `x` [tokens, hidden] to the ranks of their experts `topk_idx` (int64 [tokens, top_k]; -1 for no expert).
 
-        Returns: the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert, with FP8 a pair of e4m3 rows and
-        column-major scales; the number of rows for each expert (int32); the handle; the event; and a hook. With return_recv_hook the hook
+        Returns: the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert (with FP8, a pair of e4m3 rows and
+        column-major scales); the number of rows for each expert (int32); the handle; the event; and a hook. With return_recv_hook the hook
         is a function that receives the rows: the rows are not valid before the hook is called, and no kernel runs between the dispatch and
-        the hook. Do not change `x` and `topk_idx` before the hook has run, because it reads this rank's own rows and ids from them. Without
+        the hook. Do not change `x` and `topk_idx` before the hook has run, because the hook reads this rank's own rows and ids. Without
         return_recv_hook the hook is None. dispatch_wait_recv_cost_stats is not written."""
         exchange = self._next_exchange(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
         cast = None if not use_fp8 else "fp8_block_exponent" if use_ue8m0 else "fp8_block_power" if round_scale else "fp8_block"
@@ -396,7 +399,8 @@ class Buffer:
         use_logfmt has no effect, because rows are sent as they are.
 
         On one host, adds in float32 in top-k order and rounds once. On several hosts, a kernel sends the weights to the experts' ranks,
-        which add as verbena.moe.Order.REDUCED does; with return_recv_hook, too, the call waits there until all ranks have made it."""
+        which add as verbena.moe.Order.REDUCED does. On several hosts, the call waits until all ranks have made it, even with
+        return_recv_hook."""
         rows = handle.combine_rows if zero_copy else x
         if rows is None:
             raise ValueError("zero_copy needs the memory of get_next_low_latency_combine_buffer(handle)")
@@ -431,7 +435,8 @@ def _guess_hosts(num_ranks: int) -> int:
 
 
 def _count_for_hosts(is_token_in_rank: Any, hosts: Sequence[int]) -> Any:
-    """Returns the number of tokens for each host, int32 [hosts]. A token counts once for each host that has one of its ranks."""
+    """Returns the number of tokens for each host, int32 [hosts]. A token counts once for each host that has at least one of the token's
+    ranks."""
     import torch
     ranks_of = [[rank for rank, one in enumerate(hosts) if one == host] for host in sorted(set(hosts))]
     return torch.stack([is_token_in_rank[:, ranks].any(1).sum(dtype=torch.int32) for ranks in ranks_of])

@@ -44,10 +44,11 @@ class ElasticBuffer:
     """DeepEP's ElasticBuffer. Creating it is collective over `group`, which may be the same as for verbena.integrations.deep_ep.Buffer.
 
     Received rows are always sorted by source rank and token. The first call with a new shape allocates memory and is collective. num_bytes,
-    num_cpu_bytes and the numbers of queue pairs are ignored. The time limits are ignored too; VERBENA_SYMM_TIMEOUT_MS limits waits.
+    num_cpu_bytes and the numbers of queue pairs have no effect. Timeouts have no effect either; VERBENA_SYMM_TIMEOUT_MS limits waits.
 
-    If the ranks are on several hosts, there must be the same number of ranks on each, and allow_multiple_reduction; the constructor raises
-    an error otherwise. All ranks are one logical domain, as in DeepEP without allow_hybrid_mode, although a row goes only once to each host."""
+    If the ranks are on several hosts, each host must have the same number of ranks, and allow_multiple_reduction must be True; the
+    constructor raises an error otherwise. All ranks are one logical domain, as in DeepEP without allow_hybrid_mode, although a row goes
+    only once to each host."""
 
     def __init__(self, group: Any, num_bytes: int | None = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0, hidden: int = 0,
                  num_topk: int = 0, use_fp8_dispatch: bool = False, deterministic: bool = False, allow_hybrid_mode: bool = True,
@@ -63,7 +64,8 @@ class ElasticBuffer:
             self._rows = RankRows(self._context)
             if self._rows.num_hosts > 1 and not allow_multiple_reduction:
                 raise NotImplementedError(
-                    f"the ranks are on {self._rows.num_hosts} hosts, and only one sum of each host travels: pass allow_multiple_reduction=True")
+                    f"the ranks are on {self._rows.num_hosts} hosts, and each host sends only one sum per token. Pass "
+                    f"allow_multiple_reduction=True")
             undo.pop_all()
         self.rank_idx = self.scaleup_rank_idx = self._context.rank
         self.num_ranks = self.num_scaleup_ranks = self._context.size
@@ -84,8 +86,8 @@ class ElasticBuffer:
     @staticmethod
     def get_buffer_size_hint(group: Any, num_max_tokens_per_rank: int, hidden: int, num_topk: int = 0, use_fp8_dispatch: bool = False,
                              allow_hybrid_mode: bool = True, allow_multiple_reduction: bool = True) -> int:
-        """Returns the bytes of GPU memory that dispatch and combine allocate on each rank. Biases need additional memory. More memory is
-        needed between hosts, which only a SymmetricContext as `group` tells."""
+        """Returns the bytes of GPU memory that dispatch and combine allocate on each rank. Biases need additional memory. If the ranks are
+        on several hosts, more memory is needed; the function knows the hosts only if `group` is a SymmetricContext."""
         size = group.size if isinstance(group, SymmetricContext) else adapt(group).size
         hosts = size // group.lsa.size if isinstance(group, SymmetricContext) else 1
         return RankRows.workspace_bytes(size, num_max_tokens_per_rank, hidden, hosts)
@@ -126,9 +128,10 @@ class ElasticBuffer:
         """Sends each row of `x` [tokens, hidden] to the ranks of its experts `topk_idx` (-1 for no expert). `x` may be a pair (rows,
         scales).
 
-        Returns: the received rows, with do_expand one row for each expert, grouped by expert; the ids of this rank's experts (-1 for an
+        Returns: the received rows (with do_expand, one row for each expert, grouped by expert); the ids of this rank's experts (-1 for an
         expert of another rank; None with do_expand); the weights; the handle; and the event. Without do_cpu_sync, the number of rows is the
-        maximum that any routing needs, and rows after the received rows are not written. A dispatch with a `handle` never uses do_cpu_sync."""
+        maximum that any routing needs, and rows after the received rows are not written. A dispatch with a `handle` never uses
+        do_cpu_sync."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is not None and (topk_idx is not None or do_cpu_sync or handle.do_expand != do_expand):
             raise ValueError("with a handle, pass neither topk_idx nor do_cpu_sync, and pass the do_expand of the dispatch that returned the handle")
@@ -262,7 +265,7 @@ class ElasticBuffer:
 
     def __getattr__(self, name: str) -> Any:
         if name in _ABSENT:
-            raise NotImplementedError(f"ElasticBuffer.{name}() is not implemented in Verbena's deep_ep; use DeepEP itself")
+            raise NotImplementedError(f"ElasticBuffer.{name}() is not implemented in Verbena's deep_ep. Use DeepEP itself")
         raise AttributeError(f"ElasticBuffer has no attribute {name!r}")
 
 

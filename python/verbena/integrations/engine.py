@@ -32,14 +32,15 @@ _numbers = itertools.count()
 
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str = SWITCH, what: str = "collectives") -> None:
     """Calls switch_on() if the variable `switch` is 1. Entry points call this function. An exception would end the server, so
-    it becomes a warning: an engine without the expected hooks keeps its own functions."""
+    this function issues a warning instead, and an engine without the expected hooks keeps its own functions."""
     settings.warn_about_unknown_names()
     if not settings.read_flag(switch):
         return
     try:
         switch_on()
     except Exception as error:
-        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what}, so the engine keeps its own: "
+        warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what}, so the engine uses its own "
+                      f"implementation: "
                       f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
 
 
@@ -51,19 +52,20 @@ def _find_version(distribution: str) -> str:
 
 
 def set_time_limit() -> None:
-    """Sets the timeout of waits, unless the user has."""
+    """Sets the timeout of waits, unless the user has set it."""
     os.environ.setdefault(_LIMIT, str(_LIMIT_MS))
 
 
 def read_host() -> bytes:
-    """Returns what processes of one host have in common: containers on it have different names but the same kernel."""
+    """Returns an identifier of this host. Containers on one host have different host names but the same kernel, so the kernel identifies
+    the host."""
     return pathlib.Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
 
 
 class EngineCollectives:
     """An engine's custom all-reduce.
 
-    Streams and graphs: calls run on the current stream and may be captured. Buffers need no registration, also after a
+    Streams and graphs: calls run on the current stream and may be captured. Buffers need no registration, not even after a
     capture, because graphs contain the addresses of the engine's own tensors and of the workspace, which stay valid.
 
     Errors: if the collectives cannot be created, the constructor warns and sets `disabled`, and the engine uses its own
@@ -121,7 +123,8 @@ class EngineCollectives:
     @property
     def communicator(self) -> Communicator:
         if self._communicator is None:
-            raise RuntimeError("verbena: custom collectives are off: a warning at the start says why; check `disabled` first")
+            raise RuntimeError("verbena: custom collectives are off; a warning at the start says why. Check the attribute `disabled` "
+                               "before this call")
         return self._communicator
 
     def takes(self, tensor: Any, is_reduced: bool = True) -> bool:
@@ -139,7 +142,7 @@ class EngineCollectives:
         return self.sum_up(input) if self.should_custom_ar(input) else None
 
     def sum_up(self, input: Any, out: Any = None) -> Any:
-        """Returns the ranks' sum. Quantises the messages if the settings allow it and it is faster."""
+        """Returns the ranks' sum. Quantises the messages if the settings allow this and quantised messages are faster."""
         dtype = str(input.dtype).removeprefix("torch.")
         found = self.quick_reduce.find_codec(dtype, input.numel() * input.element_size(), self.world_size)
         if found is None:
@@ -165,7 +168,8 @@ class EngineCollectives:
 
     @property
     def fusion_codec(self) -> str | None:
-        """The codec for quantised sums in fused operators, or None. The operators quantise only at sizes where it is faster."""
+        """The codec for quantised sums in fused operators, or None. The operators quantise only at sizes at which quantised sums are
+        faster."""
         regime = self.quick_reduce.regime.lower()
         return regime if regime in CODECS and self.quick_reduce.min_sizes == "measured" else None
 

@@ -83,6 +83,6 @@ def list_sizes(max_tokens: int, ranks: int) -> list[int]:
     """Returns the sizes of the exchanges that serve batches of up to `max_tokens` tokens of each of `ranks` ranks."""
     limit = ExpertExchange.find_max_tokens(ranks)
     if not 1 <= max_tokens <= limit:
-        raise ValueError(f"a batch may have up to {max_tokens} tokens of a rank, but an exchange takes at most {limit}")
+        raise ValueError(f"a batch may have up to {max_tokens} tokens per rank, but an exchange takes at most {limit}")
     return [*(size for size in SMALL_TOKENS if size < max_tokens), max_tokens]
 

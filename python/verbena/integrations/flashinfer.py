@@ -3,7 +3,8 @@
     verbena.integrations.flashinfer.register()
     flashinfer.moe_ep.SplitConfig(comm="verbena", ...)
 
-Ranks are on one host, or evenly distributed over several. Received rows are sorted by source rank. Each token appears at most once, with the ids of this rank's experts."""
+Ranks are on one host, or evenly distributed over several hosts. Received rows are sorted by source rank. Each token appears at most once,
+with the ids of this rank's experts."""
 import functools
 import importlib
 from typing import Any
@@ -36,7 +37,7 @@ def _make_class() -> Any:
             group = bootstrap.process_group
             exchanges = find_exchanges(torch.distributed.group.WORLD if group is None else group)
             if exchanges is None:
-                raise RuntimeError("no exchanges could be created between these ranks; an earlier warning gives the reason")
+                raise RuntimeError("no exchanges could be created between these ranks. An earlier warning gives the reason")
             if (exchanges.rank, exchanges.size) != (self.ep_rank, self.ep_size):
                 raise ValueError(f"this process is rank {exchanges.rank} of {exchanges.size} in the process group, but rank {self.ep_rank} of "
                                  f"{self.ep_size} in the bootstrap configuration")
@@ -58,7 +59,7 @@ def _make_class() -> Any:
             if self._sent is not None:
                 raise RuntimeError("call combine() before the next dispatch()")
             if eplb_local_stats is not None:
-                raise ValueError("statistics of the experts' load are not sent with the tokens: gather the statistics separately")
+                raise ValueError("statistics of the experts' load are not sent with the tokens. Gather the statistics separately")
             import torch
             tokens = self.params.max_tokens_per_rank if max_tokens_per_rank is None else max_tokens_per_rank
             exchange = next((one for one in self._exchanges if one.max_tokens >= tokens), None)

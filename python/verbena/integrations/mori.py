@@ -28,8 +28,8 @@ _WORD_BYTES = 4
 
 
 class EpDispatchCombineKernelType(enum.Enum):
-    """MORI's kinds of kernels. The value has no effect: an op finds out itself which ranks are on other hosts. Engines choose AsyncLL to call
-    the send and receive methods separately."""
+    """MORI's kinds of kernels. The value has no effect, because an op itself determines which ranks are on other hosts. Engines choose
+    AsyncLL to call the send and receive methods separately."""
     InterNode = 0
     IntraNode = 1
     InterNodeV1 = 2
@@ -91,7 +91,7 @@ class EpDispatchCombineOp:
     Scales are not interpreted, so quantise the rows before the dispatch. Received rows are contiguous, because the underlying exchange
     treats each rank as one expert.
 
-    Ranks may be on several hosts, with the same number of ranks on each; the constructor raises VerbenaError otherwise. A row then goes
+    Ranks may be on several hosts with the same number of ranks on each host; otherwise the constructor raises VerbenaError. A row then goes
     once to each host, and one sum of each host comes back."""
 
     def __init__(self, config: EpDispatchCombineConfig, context: SymmetricContext | None = None, team: SymmetricTeam | None = None) -> None:
@@ -110,7 +110,8 @@ class EpDispatchCombineOp:
         limit = ExpertExchange.find_max_tokens(config.world_size)
         self._max_tokens = min(config.max_num_inp_token_per_rank, limit)
         if self._max_tokens < config.max_num_inp_token_per_rank:
-            warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}: a batch may have at most {limit} "
+            warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}, but a batch may have at most "
+                          f"{limit} "
                           "tokens of a rank; a rank with more tokens raises an error, and the other ranks time out", stacklevel=2)
         self._exchange = ExpertExchange(
             context, team, experts=config.world_size, max_tokens=self._max_tokens, top_k=config.num_experts_per_token,
@@ -154,7 +155,7 @@ class EpDispatchCombineOp:
 
     def _dispatch(self, input: Any, weights: Any, scales: Any, indices: Any, phase: Phase) -> _Sent:
         if self._in_flight is not None:
-            raise RuntimeError("a dispatch is in flight: call dispatch_recv() first")
+            raise RuntimeError("a dispatch is in flight. Call dispatch_recv() first")
         import torch
         top_k = self.config.num_experts_per_token
         if input.shape[0] > self._max_tokens:
@@ -180,7 +181,7 @@ class EpDispatchCombineOp:
     def dispatch_recv(self, block_num: int = -1, warp_per_block: int = -1) -> None:
         """Receives the rows of the last dispatch_send()."""
         if self._in_flight is None:
-            raise RuntimeError("no dispatch is in flight: call dispatch_send() first")
+            raise RuntimeError("no dispatch is in flight. Call dispatch_send() first")
         flight, self._in_flight = self._in_flight, None
         flight.receive(phase=Phase.RECEIVE, out=flight.sent)
         self._unpack(flight)
@@ -205,8 +206,9 @@ class EpDispatchCombineOp:
         received row, already weighted and added over the experts of this rank. `indices` are the indices of the dispatch.
 
         Returns the combined rows [tokens, hidden] and the combined weights. A combined row is the sum of the token's rows, added in rank
-        order; between hosts, the sums of hosts are added. The combined weights are the weights of the dispatch times the number of ranks to which the token went; None if `weights` is
-        None. The values of `weights` are not read, because each rank knows the weights that it sent."""
+        order; between hosts, the sums of hosts are added. The combined weights are the weights of the dispatch times the number of ranks to
+        which the token went; None if `weights` is None. The values of `weights` are not read, because each rank knows the weights that it
+        sent."""
         results = self._combine(input, weights, indices, Phase.BOTH)
         if call_reset:
             self.reset()
@@ -220,7 +222,7 @@ class EpDispatchCombineOp:
     def _combine(self, input: Any, weights: Any, indices: Any, phase: Phase) -> tuple[Any, Any]:
         sent = self._get_dispatched()
         if self._combine_in_flight is not None:
-            raise RuntimeError("a combine is in flight: call combine_recv() first")
+            raise RuntimeError("a combine is in flight. Call combine_recv() first")
         if indices is not None and len(indices) != sent.tokens:
             raise ValueError(f"pass the indices of the dispatch: it had {sent.tokens} tokens, but indices have {len(indices)}")
         rows = input if len(input) == len(sent.rows) else _lengthen(input, len(sent.rows))
@@ -236,7 +238,7 @@ class EpDispatchCombineOp:
     def combine_recv(self, block_num: int = -1, warp_per_block: int = -1) -> None:
         """Receives the rows of the last combine_send()."""
         if self._combine_in_flight is None:
-            raise RuntimeError("no combine is in flight: call combine_send() first")
+            raise RuntimeError("no combine is in flight. Call combine_send() first")
         receive, self._combine_in_flight = self._combine_in_flight, None
         receive()
 
@@ -257,7 +259,7 @@ class EpDispatchCombineOp:
 
     def _get_dispatched(self) -> Dispatched:
         if self._dispatched is None or self._in_flight is not None:
-            raise RuntimeError("there is no complete dispatch: call dispatch(), or dispatch_recv() after dispatch_send()")
+            raise RuntimeError("there is no complete dispatch. Call dispatch(), or dispatch_recv() after dispatch_send()")
         return self._dispatched
 
     def _has_scales(self, scales: Any) -> bool:
@@ -285,7 +287,7 @@ class EpDispatchCombineOp:
 
 
 def _lengthen(rows: Any, length: int) -> Any:
-    """Returns rows in memory for all rows that may come; an engine may have cut them."""
+    """Returns rows in memory for all rows that may come; an engine may have truncated the rows."""
     longer = rows.new_empty([length, *rows.shape[1:]])
     longer[:len(rows)].copy_(rows)
     return longer
@@ -296,7 +298,7 @@ _contexts: list[SymmetricContext] = []
 
 def _get_context() -> SymmetricContext:
     if not _contexts:
-        raise RuntimeError("there is no context: pass one, or call shmem_torch_process_group_init() first")
+        raise RuntimeError("there is no context. Pass a context, or call shmem_torch_process_group_init() first")
     return _contexts[-1]
 
 

@@ -44,7 +44,8 @@ class QuickReduce:
         """Reads the settings. Warns of an invalid value and uses the default instead. Warns of the setting for a cast to
         float16, which has no effect here."""
         if settings.read_flag(_CAST, environment):
-            warnings.warn(f"verbena: {_CAST}: this setting has no effect, because bfloat16 is quantised directly, which is as fast as float16 and does not "
+            warnings.warn(f"verbena: {_CAST} has no effect, because bfloat16 is quantised directly. This is as fast as float16 and does "
+                          f"not "
                           "overflow", stacklevel=2)
         most = settings.read(_MAX_MB, environment)
         if not most.isdigit():

@@ -75,7 +75,7 @@ def _find_fusing(use_attn_tp_group: bool) -> tuple[int, VerbenaAllreduce | None]
 
 
 def join_fusion() -> None:
-    """Hooks SGLang's fused all-reduce and norm. Runs late, because its module imports SGLang's layers."""
+    """Hooks SGLang's fused all-reduce and norm. Runs late, because the hooked module imports SGLang's layers."""
     try:
         _resolve_group[:] = [importlib.import_module(_FUSION).resolve_fusion_group]
         _hook(f"{_FUSION}.flashinfer_allreduce_residual_rmsnorm", fused_norm)

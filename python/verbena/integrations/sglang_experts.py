@@ -77,8 +77,8 @@ def _make_classes() -> tuple[Any, Any]:
 
     class VerbenaDispatcher(base.BaseDispatcher):  # type: ignore[misc]
         """SGLang's dispatcher of one of two batches that overlap in time. In decode it uses the format DEEPEP_LL, with rows grouped by
-        expert. In prefill it uses DEEPEP_NORMAL, which returns only the received rows; for this the call waits until their number is known
-        on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
+        expert. In prefill it uses DEEPEP_NORMAL, which returns only the received rows; for this purpose the call waits until the number of
+        rows is known on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
 
         dispatch_mode: Any = None
 
@@ -125,7 +125,7 @@ def _make_classes() -> tuple[Any, Any]:
             """Returns the cast for the rows of this batch. Without DeepGEMM, SGLang's experts take BF16 in a prefill."""
             kind = utils.get_deepep_output_dtype(self).value
             if kind not in ("fp8", "bf16"):
-                raise NotImplementedError(f"rows cannot be dispatched as {kind}: set --deepep-dispatcher-output-dtype to bf16 or fp8")
+                raise NotImplementedError(f"rows cannot be dispatched as {kind}. Set --deepep-dispatcher-output-dtype to bf16 or fp8")
             if kind == "bf16" or (self._exchange is self._large and not gemm.ENABLE_JIT_DEEPGEMM):
                 return None
             return "fp8_block_exponent" if gemm.ENABLE_JIT_DEEPGEMM and gemm.DEEPGEMM_BLACKWELL else "fp8_block"
@@ -147,7 +147,7 @@ def _make_classes() -> tuple[Any, Any]:
         def _send_large(self, x: Any, topk_output: Any) -> Callable[[], Any]:
             exchange = self._exchange = self._get(self._large)
             if x.shape[0] > exchange.max_tokens:
-                raise ValueError(f"the batch has {x.shape[0]} tokens, but an exchange takes at most {exchange.max_tokens}: lower "
+                raise ValueError(f"the batch has {x.shape[0]} tokens, but an exchange takes at most {exchange.max_tokens}. Lower "
                                  "--chunked-prefill-size")
             cast = self._find_cast()
             call = functools.partial(exchange.dispatch, x, topk_output.topk_ids, topk_output.topk_weights.float(), cast=cast)
@@ -159,7 +159,8 @@ def _make_classes() -> tuple[Any, Any]:
             return receive
 
         def _pack(self, exchange: ExpertExchange, sent: Dispatched) -> Any:
-            """Returns the received rows as one contiguous tensor. Waits until their number is known, because SGLang needs it on the host."""
+            """Returns the received rows as one contiguous tensor. Waits until the number of rows is known, because SGLang needs this number
+            on the host."""
             import torch
             self._places = places = (sent.sources.flatten() >= 0).nonzero().flatten()
             exchange.check_error()
@@ -198,7 +199,7 @@ def _make_classes() -> tuple[Any, Any]:
 
         def _get(self, exchange: ExpertExchange | None) -> ExpertExchange:
             if exchange is None:
-                raise RuntimeError(f"--deepep-mode {self.deepep_mode.value} does not support this kind of batch: set --deepep-mode auto")
+                raise RuntimeError(f"--deepep-mode {self.deepep_mode.value} does not support this kind of batch. Set --deepep-mode auto")
             return exchange
 
     class VerbenaDispatchers(base.BaseDispatcher):  # type: ignore[misc]

@@ -22,7 +22,7 @@ _FUSES = "AllReduceFusionPass"
 class VerbenaAllreduce(EngineCollectives):
     """A class with the constructor and methods of vLLM 0.33's CustomAllreduce.
 
-    vLLM passes size limits of its own kernels. They are stored for vLLM to read, and have no other effect. Exact results do
+    vLLM passes the size limits of its own kernels. This class only stores the limits, so that vLLM can read them. Exact results do
     not depend on the batch; with VLLM_BATCH_INVARIANT, no size is left to NCCL. Attributes whose names begin with mnnvl_ are
     0, because there are no buffers of multi-node NVLink."""
 
@@ -46,7 +46,8 @@ class VerbenaAllreduce(EngineCollectives):
         self.max_mnnvl_multimem_reduce_scatter_size = max_mnnvl_multimem_reduce_scatter_size
         super().__init__(group, _as_device(device), MAX_BYTES, self.batch_invariant)
         if others:
-            warnings.warn(f"verbena: vLLM creates its custom all-reduce with unknown arguments, which are ignored: "
+            warnings.warn(f"verbena: vLLM creates its custom all-reduce with arguments that Verbena does not know. Verbena ignores these "
+                          f"arguments: "
                           f"{', '.join(sorted(others))}", stacklevel=2)
         if not self.disabled:
             join_compilation(self)
@@ -55,12 +56,14 @@ class VerbenaAllreduce(EngineCollectives):
         """Called for attributes that a newer vLLM reads. Returns 0 for mnnvl_ attributes, meaning "no such buffers"; no other
         value is safe to invent."""
         if name.startswith("mnnvl_"):
-            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, which Verbena does not know; its value is 0, "
+            warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, but Verbena does not know this attribute. "
+                          f"Its value is 0, "
                           "which means that there is no multi-node NVLink buffer", stacklevel=2)
             setattr(self, name, 0)
             return 0
-        raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, which Verbena's class does not have: "
-                             "start vLLM without USE_VERBENA_COLLECTIVES=1, or see docs/inference.md for the versions that work")
+        raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, but Verbena's class does not have "
+                             f"this attribute. "
+                             "Start vLLM without USE_VERBENA_COLLECTIVES=1, or see docs/inference.md for the versions that work")
 
     def all_reduce(self, inp: Any, *, out: Any = None, registered: bool = False) -> Any:
         return self.sum_up(inp, out)

@@ -149,13 +149,13 @@ def _make_class() -> Any:
             return True
 
         def allocate_fused_expert_output(self, shape: Any, dtype: Any, device: Any, weight_and_reduce_impl: Any) -> Any:
-            """Returns None: vLLM allocates the experts' output, and the combine reads it from there."""
+            """Returns None, because vLLM itself allocates the output of the experts. The combine reads this output."""
             return None
 
         def prepare_async(self, a1: Any, topk_weights: Any, topk_ids: Any, num_experts: int, expert_map: Any,
                           apply_router_weight_on_input: bool, quant_config: Any, defer_input_quant: bool = False) -> Any:
-            """Returns a hook that receives, and a function that returns the results. If batches do not overlap, returns only the function,
-            because one kernel sends and receives."""
+            """Returns a hook that receives the rows, and a function that returns the results. If batches do not overlap, returns only the
+            function, because one kernel sends and receives."""
             phase = Phase.SEND if batches.dbo_enabled() else Phase.BOTH
             receive, finish = self._prepare(a1, topk_weights, topk_ids, apply_router_weight_on_input, quant_config, defer_input_quant, phase)
             return finish if phase == Phase.BOTH else (receive, finish)

@@ -150,14 +150,14 @@ def find_reduction(reduction: Any) -> Reduction:
     try:
         return _REDUCTIONS[named.lower()]
     except KeyError:
-        raise ValueError(f"the reduction {named!r} is not supported: use sum, mean (avg), min or max; for another "
+        raise ValueError(f"the reduction {named!r} is not supported. Use sum, mean (avg), min or max; for another "
                          "reduction use torch.distributed") from None
 
 
 def need_type(tensor: Any) -> DataType:
     found = _find_by_type(tensor.dtype)
     if found is None:
-        raise TypeError(f"{tensor.dtype} cannot be reduced: {', '.join(sorted(_TYPES))} can; convert the tensor, "
+        raise TypeError(f"{tensor.dtype} cannot be reduced. The supported types are {', '.join(sorted(_TYPES))}. Convert the tensor, "
                         "or use torch.distributed")
     return found
 
@@ -168,7 +168,7 @@ def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
     if dtype is not None and tensor.dtype != dtype:
         raise TypeError(f"the tensor must be of type {dtype}, not {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():
-        raise ValueError(f"the tensor must be contiguous, of shape {list(shape)}; its shape is {list(tensor.shape)}")
+        raise ValueError(f"the tensor must be contiguous and have the shape {list(shape)}; its shape is {list(tensor.shape)}")
     return tensor
 
 
@@ -187,6 +187,7 @@ def pack_choice_of(name: str, tensor: Any, choice: Choice | None) -> Any:
     if choice is None:
         return ctypes.byref(_AUTO_BFLOAT16) if is_bfloat16 else None
     if choice.algorithm == Algorithm.LOSSLESS and not is_bfloat16:
-        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, and the tensor's are {tensor.dtype}: leave the choice out, or pass "
+        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, but the elements of the tensor are {tensor.dtype}. Leave the "
+                        f"choice out, or pass "
                         "tensor.view(torch.bfloat16) if the tensor holds bfloat16 elements")
     return pack_choice(choice)

@@ -58,7 +58,8 @@ class Communicator(FusedCalls):
 
     @classmethod
     def from_group(cls, group: Any, **options: Any) -> "Communicator":
-        """Creates a communicator for the ranks of a group, and a context that the communicator's free() closes. Collective over the group.
+        """Creates a communicator for the ranks of a group. Also creates a context, which free() of the communicator closes. Collective over
+        the group.
 
         Args:
             group: a process group of torch.distributed, such as a DeviceMesh's `get_group("tp")`, or a TorchComms
@@ -274,8 +275,8 @@ class Communicator(FusedCalls):
             self._ops.check(self._ops.ops_group_end(self.handle, stream))
         except BaseException as error:
             self._dropped_group = (
-                f"ops: a group of {len(self._group)} calls was not launched, because its block raised {type(error).__name__}: {error}; "
-                "call reset() on all ranks: peers that launched their group wait for this rank until their time limit")
+                f"ops: a group of {len(self._group)} calls was not launched, because its block raised {type(error).__name__}: {error}. "
+                "Call reset() on all ranks: peers that launched their group wait for this rank until their time limit")
             raise
         finally:
             self._group = None

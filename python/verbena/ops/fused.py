@@ -167,7 +167,7 @@ def make_normed(x: Any, norm: Norm) -> Normed:
 
 
 def find_fp8() -> Any:
-    """Returns torch.float8_e4m3fn, or torch.uint8 if PyTorch is too old to have that type."""
+    """Returns torch.float8_e4m3fn, or torch.uint8 if PyTorch is too old to have this type."""
     import torch
     return getattr(torch, "float8_e4m3fn", torch.uint8)
 

@@ -24,7 +24,7 @@ _VERSION = 2  # version of the pass's behaviour, for the compiler's cache
 
 @dataclasses.dataclass(frozen=True)
 class _NormRule:
-    """Maps the arguments of a norm operator to the arguments of verbena.all_reduce_rms_norm. Arguments in `ignored` do not change
+    """Maps the arguments of a norm operator to the arguments of verbena.all_reduce_rms_norm. Arguments named in `ignored` do not change
     the result; every other argument must have its default value. The operator returns (output, residual), or only the output."""
     x: str
     residual: str | None

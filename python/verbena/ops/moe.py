@@ -114,7 +114,7 @@ class ExpertExchange(CollectivePart):
         length_bytes = int(load_ops_library().moe_workspace_bytes_across(ctypes.byref(options), ranks, hosts))
         if length_bytes == 0:
             raise ValueError(f"an exchange of {ranks} ranks on {hosts} hosts with {experts} experts, {max_tokens} tokens, top-{top_k} and "
-                             f"hidden size {hidden} is not supported: docs/moe.md lists the limits")
+                             f"hidden size {hidden} is not supported. docs/moe.md lists the limits")
         return length_bytes
 
     @staticmethod
@@ -157,8 +157,8 @@ class ExpertExchange(CollectivePart):
         """Sends each row of `x` [tokens, elements] to the ranks of its experts, and receives the rows of all ranks.
 
         Args:
-            ids: int32 or int64 [tokens, top_k]; an id that names no expert is ignored. Alternatively, the result of an earlier dispatch
-                with the same number of tokens. The rows are then sent to the same experts, with the same weights.
+            ids: int32 or int64 [tokens, top_k]; an id that is not the number of an expert has no effect. Alternatively, the result of an
+                earlier dispatch with the same number of tokens. The rows are then sent to the same experts, with the same weights.
             weights: float32 [tokens, top_k]; None for weights of 1.
             scales: [tokens, ...]; the call sends them with the rows, unchanged.
             cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent" to quantise BF16 or FP16 rows to e4m3 in the dispatch, with one
@@ -177,8 +177,9 @@ class ExpertExchange(CollectivePart):
         if isinstance(ids, Dispatched):
             self._expect_handle(ids)
             if weights is not None or ids.tokens != x.shape[0]:
-                raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows, or weights were "
-                                 "passed: pass the same number of rows, and no weights")
+                raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows or weights "
+                                 f"were "
+                                 "passed. Pass the same number of rows, and no weights")
             ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
@@ -186,7 +187,7 @@ class ExpertExchange(CollectivePart):
                              "the shapes are "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase in (Phase.RECEIVE, Phase.RECEIVE_IDS) and out is None:
-            raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`: pass the result of the dispatch with Phase.SEND, whose "
+            raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`. Pass the result of the dispatch with Phase.SEND, whose "
                              "kernel has written to it")
         if exact_rows and (group_by != Grouping.RAGGED or phase == Phase.RECEIVE_IDS):
             raise ValueError("exact_rows needs Grouping.RAGGED and cannot be combined with Phase.RECEIVE_IDS")
@@ -289,24 +290,27 @@ class ExpertExchange(CollectivePart):
         try:
             self._expect_handle(out)
             if out.grouping != grouping:
-                raise ValueError(f"its rows are grouped by {Grouping(out.grouping).name}, but this call groups rows by {grouping.name}")
+                raise ValueError(f"the rows of `out` are grouped by {Grouping(out.grouping).name}, but this call groups rows by "
+                                 f"{grouping.name}")
             place = self._find_place(grouping, 0 if out.row_sources is None else out.row_sources.numel())
             rows, factors = _find_forms(place, x, scales, cast, column_scales)
             expect_like(out.rows, *rows)
             if (out.scales is None) != (factors is None):
-                raise ValueError(f"it has {'no scales, but this call returns scales' if out.scales is None else 'scales, but this call returns none'}")
+                raise ValueError(f"`out` has "
+                                 f"{'no scales, but this call returns scales' if out.scales is None else 'scales, but this call returns none'}")
             if factors is not None:
                 expect_like(out.scales.transpose(-1, -2) if column_scales else out.scales, *factors)
             for one in () if grouping == Grouping.RANK else (out.row_sources, out.row_experts):
                 expect_like(one, place, torch.int32)
         except (TypeError, ValueError) as cause:
-            raise ValueError(f"`out` does not match this call's result: {cause}; pass the result of a dispatch with the same "
+            raise ValueError(f"`out` does not match this call's result: {cause}. Pass the result of a dispatch with the same "
                              "grouping, cast, shapes and types, or None") from None
 
     def _expect_handle(self, dispatched: Dispatched) -> None:
         handle, length = dispatched.handle, self._layout.bytes
         if handle.numel() * handle.element_size() != length or not handle.is_contiguous():
-            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, but handles of this exchange have {length} bytes: pass "
+            raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, but handles of this exchange have {length} "
+                             f"bytes. Pass "
                              "the result of a dispatch of this exchange")
 
     def _view_routing(self, dispatched: Dispatched) -> tuple[Any, Any]:

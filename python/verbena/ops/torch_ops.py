@@ -43,7 +43,7 @@ def get_group(name: str) -> Communicator:
     try:
         return _groups[name]
     except KeyError:
-        raise KeyError(f"no communicator has the name {name!r}: call verbena.ops.set_group({name!r}, communicator)") from None
+        raise KeyError(f"no communicator has the name {name!r}. Call verbena.ops.set_group({name!r}, communicator)") from None
 
 
 def set_exchange(name: str, exchange: ExpertExchange | None) -> None:
@@ -56,7 +56,7 @@ def get_exchange(name: str) -> ExpertExchange:
     try:
         return _exchanges[name]
     except KeyError:
-        raise KeyError(f"no exchange has the name {name!r}: call verbena.moe.set_exchange({name!r}, exchange)") from None
+        raise KeyError(f"no exchange has the name {name!r}. Call verbena.moe.set_exchange({name!r}, exchange)") from None
 
 
 def _name(table: dict[str, Any], name: str, named: Any) -> None:
@@ -245,7 +245,8 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
 
     def run(*arguments: Any, **named: Any) -> Any:
         if torch.is_grad_enabled() and any(getattr(one, "requires_grad", False) for one in (*arguments, *named.values())):
-            raise RuntimeError(f"torch.ops.verbena.{name} has no gradient: call it under torch.no_grad() or torch.inference_mode(), or use "
+            raise RuntimeError(f"torch.ops.verbena.{name} has no gradient. Call the operator under torch.no_grad() or "
+                               f"torch.inference_mode(), or use "
                                "torch.distributed for training")
         below = torch._C._AutoDispatchBelowAutograd()  # not a context manager in PyTorch 1; has an effect as long as the object lives
         with below if hasattr(below, "__enter__") else contextlib.nullcontext():

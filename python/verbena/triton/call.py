@@ -31,7 +31,7 @@ def check_linked(semantic: Any, name: str, backend: Any) -> None:
     # The bitcode for all backends can be used with each of them. A call that names no backend uses whichever bitcode is linked.
     keys = [row.bitcode for row in BACKENDS.values()] if backend == Backend.DEFAULT else [find_bitcode(Backend(backend))]
     if linked.isdisjoint([*keys, ANY_BITCODE]):
-        raise RuntimeError(f"{name}: the kernel is compiled without the bitcode for it: decorate it with "
+        raise RuntimeError(f"{name}: the kernel is compiled without the bitcode of this function. Decorate the kernel with "
                            f"@requires_symm(backend=BACKEND_{Backend(backend).name})")
 
 
@@ -44,7 +44,7 @@ def _as_scalar(semantic: Any, name: str, value: Any, dtype: tl.dtype) -> Any:
     if not isinstance(value, tl.tensor):
         raise TypeError(f"{name}: {value!r} is neither an integer nor a pointer")
     if value.type.is_block():
-        raise ValueError(f"{name} takes scalars only: a tensor would mean one call for each element")
+        raise ValueError(f"{name} takes scalars only, because a tensor would mean one call for each element")
     if not (value.dtype.is_int() or value.dtype.is_ptr()) or (value.dtype.is_ptr() and dtype != tl.int64):
         raise TypeError(f"{name}: an argument has the type {value.dtype} instead of {dtype}")
     return semantic.cast(value, dtype)
@@ -64,12 +64,12 @@ def find_element_size(name: str, given: Any, pointer: Any) -> Any:
         return given
     pointer = unwrap(pointer)
     if not (isinstance(pointer, tl.tensor) and pointer.dtype.is_ptr()):
-        raise ValueError(f"{name}: an integer address has no element size: pass element_size")
+        raise ValueError(f"{name}: an integer address has no element size. Pass element_size")
     return max(pointer.dtype.element_ty.primitive_bitwidth // 8, 1)
 
 
 def find_program(semantic: Any) -> Any:
-    """Returns this program's linear index in the grid, numbered like the blocks in the bitcode's functions."""
+    """Returns this program's linear index in the grid, with the numbering that the functions in the bitcode use for blocks."""
     x, y, z = (semantic.program_id(axis) for axis in range(3))
     width, height = (semantic.num_programs(axis) for axis in range(2))
     depth = semantic.mul(height, z, True)

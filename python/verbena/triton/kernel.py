@@ -63,8 +63,8 @@ class SymmKernel(KernelInterface):
                                   options={**options, "extern_libs": self._find_libraries(capability)})
 
     def _find_libraries(self, capability: int) -> dict[str, str]:
-        """Returns the libraries to link for a compute capability. They depend on it because a vendor's bitcode may be for only one kind of
-        GPU."""
+        """Returns the libraries to link for a compute capability. The libraries depend on the capability, because a vendor's bitcode may be
+        for only one kind of GPU."""
         if not self._vendors:
             return self.extern_libs
         if capability not in self._libraries:
@@ -78,7 +78,7 @@ class SymmKernel(KernelInterface):
             return value
         if value.backend not in self.served:
             served = ", ".join(one.name for one in sorted(self.served))
-            raise RuntimeError(f"{self.__name__} is linked for {served}, but the backend of the context is {value.backend.name}: pass this "
+            raise RuntimeError(f"{self.__name__} is linked for {served}, but the backend of the context is {value.backend.name}. Pass this "
                                "backend to @requires_symm")
         return value.device_context
 
@@ -89,7 +89,7 @@ def requires_symm(jit_func_or_backend: Any = None, backend: Any = None) -> Any:
     given = unwrap(jit_func_or_backend)
     if given is None or isinstance(given, int):
         if given is not None and backend is not None:
-            raise TypeError("@requires_symm got two backends: pass one")
+            raise TypeError("@requires_symm got two backends. Pass only one")
         return functools.partial(_decorate, backend=_as_backend(backend if given is None else given))
     return _decorate(given, _as_backend(backend))
 
@@ -99,7 +99,7 @@ requires_torch_symm = requires_symm  # the attribute's name in PyTorch's proposa
 
 def _decorate(function: Any, backend: Backend) -> SymmKernel:
     if not isinstance(function, KernelInterface) or isinstance(function, SymmKernel):
-        raise TypeError(f"@requires_symm must be placed above @triton.jit, once; {function!r} is not a Triton kernel")
+        raise TypeError(f"@requires_symm must be placed above @triton.jit, and only once; {function!r} is not a Triton kernel")
     return SymmKernel(function, backend)
 
 
@@ -107,7 +107,7 @@ def _find_jit_function(launched: Any) -> JITFunction:
     """Returns the JITFunction inside @triton.autotune and @triton.heuristics."""
     while not isinstance(launched, JITFunction):
         if isinstance(launched, SymmKernel) or not hasattr(launched, "fn"):
-            raise TypeError(f"@requires_symm must be placed above @triton.jit, once; {launched!r} is not a Triton kernel")
+            raise TypeError(f"@requires_symm must be placed above @triton.jit, and only once; {launched!r} is not a Triton kernel")
         launched = launched.fn
     return launched
 
@@ -142,7 +142,7 @@ def _telling_what_is_unreadable() -> Iterator[None]:
         if "Failed to parse library" not in str(error):
             raise
         hints = [f"{row.vendor.hint}; {row.vendor.variable} names its folder" for row in BACKENDS.values() if row.vendor.hint]
-        raise BackendUnavailable(f"{error}: the file was written by a newer LLVM than that of Triton {triton.__version__}. "
+        raise BackendUnavailable(f"{error}. The file was written by a newer LLVM than the LLVM of Triton {triton.__version__}. "
                                  f"{'. '.join(hints)}") from None
 
 

@@ -46,7 +46,7 @@ def _note_module(module: Any, function: Any, name: str, metadata_group: dict[str
 
 
 def _list_linked(metadata_group: dict[str, str]) -> set[str]:
-    """Returns the names of the libraries linked into the kernel. Triton's cache stores them next to the kernel."""
+    """Returns the names of the libraries linked into the kernel. Triton's cache stores these names in a JSON file next to the kernel."""
     for name, path in metadata_group.items():
         if name.endswith(".json"):
             return {entry[0] for entry in json.loads(pathlib.Path(path).read_text()).get("extern_libs") or ()}
@@ -55,8 +55,8 @@ def _list_linked(metadata_group: dict[str, str]) -> set[str]:
 
 def _prepare(device: int, name: str) -> None:
     if _is_capturing(driver.active.get_current_stream(device)):
-        raise RuntimeError(f"{name}: its first launch cannot be captured into a CUDA graph, because NVSHMEM must first be "
-                           "initialised in its module: launch it once before the capture")
+        raise RuntimeError(f"{name}: the first launch of this kernel cannot be captured into a CUDA graph, because NVSHMEM must first be "
+                           "initialised in the kernel's module. Launch the kernel once before the capture")
     modules.prepare(device)
 
 

@@ -290,7 +290,7 @@ def symm_wait_until_all(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, valu
 def symm_wait_until_any(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, value: Any, skipped_ptr: Any = 0,
                         backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
     """Waits until one of `count` contiguous words satisfies the comparison with `value`. Returns the word's index, or a negative
-    status. `skipped_ptr` is 0 or the address of `count` int32; words whose entry is not 0 are ignored."""
+    status. `skipped_ptr` is 0 or the address of `count` int32; the call skips words whose entry is not 0."""
 
 
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i32, _i32)

@@ -350,8 +350,7 @@ TEST_P(RmaOperationTest, WhatCannotBeIsRefusedWithAReason) {
                  "exceeds its region");
   expect_refused(plugin().put(from.target(), {0, from.region, 8, 0, to.region, 2}, &request),
                  "does not exist");
-  expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request),
-                 "has a memory handle that is NULL");
+  expect_refused(plugin().put(from.target(), {0, nullptr, 8, 0, to.region, 1}, &request), "bytes is NULL");
   expect_refused(
       plugin().put_signal(from.target(), {0, nullptr, 0, 0, nullptr, 1}, {4, to.region, 1}, &request),
       "the word is outside the region");

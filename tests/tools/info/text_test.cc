@@ -79,7 +79,7 @@ TEST(InfoAdvice, IsDecidedByCodes) {
   machine.init_fault = InitFault::kNoDevice;
   EXPECT_TRUE(advises(machine, "There is no RDMA device"));
   machine.ports[2].disuse = Disuse::kNotSelected;
-  EXPECT_TRUE(advises(machine, "unset VERBENA_HCA (NCCL_IB_HCA), or set it to a device"));
+  EXPECT_TRUE(advises(machine, "unset VERBENA_HCA (NCCL_IB_HCA), or set the variable to a device"));
   machine.init_fault = InitFault::kSettings;
   EXPECT_TRUE(advises(machine, "correct or unset the variable"));
 }

@@ -89,7 +89,8 @@ TEST(InfoPicture, WithoutGraphvizItSaysWhatToInstall) {
       run_tool(std::string("VERBENA_IBVERBS_LIB=softverbs SOFTVERBS_JOB=info$$ PATH=/nonexistent ") +
                VERBENA_INFO + " --nccl /nonexistent --plugin " + PLUGIN + " --topology /tmp/never.svg"),
       kExitFailed);
-  EXPECT_TRUE(shows(run.output, "cannot draw /tmp/never.svg: no dot in the PATH: install graphviz"))
+  EXPECT_TRUE(shows(
+      run.output, "cannot draw /tmp/never.svg: the program dot was not found in the PATH. Install graphviz"))
       << run.output;
 }
 

@@ -24,7 +24,7 @@ ToolRun run_perf(const std::string& environment, const std::string& arguments) {
 
 TEST(NcclPerf, FailsWhereNcclUsedAnotherNetwork) {
   expect_run(run_perf("FAKE_GPUS=2 NCCL_NET=Socket", "--op all_reduce --sizes 8 -n 2 -w 1"), 1,
-             {"plugin: NCCL used its network Socket instead"});
+             {"NCCL used the network Socket instead"});
 }
 
 TEST(NcclPerf, ComparesMediansOfRounds) {
@@ -136,7 +136,8 @@ TEST(NcclPerf, TellsADeadRank) {
 }
 
 TEST(NcclPerf, NeedsAGpu) {
-  expect_run(run_perf("FAKE_GPUS=0", ""), 4, {"no CUDA device: nccl-perf needs a GPU; try verbena-perf"});
+  expect_run(run_perf("FAKE_GPUS=0", ""), 4,
+             {"there is no CUDA device; nccl-perf needs a GPU; try verbena-perf"});
 }
 
 TEST(NcclPerf, RanksShareGpus) {

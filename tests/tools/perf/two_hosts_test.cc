@@ -138,14 +138,14 @@ TEST(TwoHosts, StrangersAreTurnedAway) {
   EXPECT_EQ(ask(server, R"({"tool":"verbena-perf","protocol":"one"})"), "");
   EXPECT_EQ(ask(server, R"({"tool":"verbena-perf","protocol":1,"release":[]})"), "");
   EXPECT_EQ(run_client(server, "--size 4k --iters 10").status, 0);
-  expect_told(server.finish(), 0, "it is not verbena-perf");
+  expect_told(server.finish(), 0, "because the other program is not verbena-perf");
 }
 
 TEST(TwoHosts, AnotherReleaseIsRefused) {
   Server server("");
   const std::string answer = ask(server, R"({"tool":"verbena-perf","protocol":99,"release":"9.9"})");
   EXPECT_NE(answer.find("the client is release 9.9 (protocol 99)"), std::string::npos) << answer;
-  expect_told(server.finish(), 1, "use one release on both hosts");
+  expect_told(server.finish(), 1, "Use the same release on both hosts");
 }
 
 TEST(TwoHosts, AClientSetsNothingButTheWorkload) {

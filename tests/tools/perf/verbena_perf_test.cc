@@ -124,7 +124,7 @@ struct BrokenContract {
 
 TEST(VerbenaPerf, ReportsBrokenContract) {
   const BrokenContract kCases[] = {
-      {"stale", "irecvConsumed left descriptors"},
+      {"stale", "after irecvConsumed, there are still descriptors"},
       {"early", "no completed receive"},
       {"offset", "leave the receive"},
       {"no_progress", "needsProxyProgress"},

@@ -23,12 +23,12 @@ const std::string kNoGpu = "FAKE_GPUS=0 LD_LIBRARY_PATH=" FAKE_FOLDER;
 const std::string kOldGpu = "FAKE_GPUS=1 FAKE_GPU_CAPABILITIES=7 LD_LIBRARY_PATH=" FAKE_FOLDER;
 
 TEST(VerbenaUnpack, SaysWhenThereIsNoGpu) {
-  expect_run(run_unpack(kNoGpu, ""), 4, {"no CUDA device: verbena-bench unpack needs a GPU"});
-  expect_run(run_unpack(kOldGpu, "--gpu 1"), 4, {"no CUDA device 1: there are 1"});
+  expect_run(run_unpack(kNoGpu, ""), 4, {"there is no CUDA device; verbena-bench unpack needs a GPU"});
+  expect_run(run_unpack(kOldGpu, "--gpu 1"), 4, {"CUDA device 1 does not exist; the number of devices is 1"});
 }
 
 TEST(VerbenaUnpack, SaysWhenTheGpuIsTooOld) {
-  expect_run(run_unpack(kOldGpu, ""), 4, {"the kernels are for sm_80 and later"});
+  expect_run(run_unpack(kOldGpu, ""), 4, {"the kernels need sm_80 or later"});
 }
 
 TEST(VerbenaUnpack, RefusesBadOptions) {

@@ -116,10 +116,10 @@ TEST(AddressBlobTest, RefusesWhatWasMadeForOthersAndSaysSo) {
     EXPECT_THAT(problem, HasSubstr(why));
   };
   expect_refused({kNames.nonce + 1, kNames.from, kNames.to, kNames.count_ranks}, "a different group");
-  expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks},
-                 "the address of another rank");
+  expect_refused({kNames.nonce, kNames.from + 1, kNames.to, kNames.count_ranks}, "belongs to another rank");
   expect_refused({kNames.nonce, kNames.from, kNames.to + 1, kNames.count_ranks}, "for another rank");
-  expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1}, "a different size");
+  expect_refused({kNames.nonce, kNames.from, kNames.to, kNames.count_ranks + 1},
+                 "a different number of ranks");
   EXPECT_FALSE(try_peer(peer, &problem, kNames, kLanes + 1));
   PeerAddress found;
   EXPECT_FALSE(decode(peer, kNames, kLanes, kRails - 1, &found, &problem));

@@ -53,7 +53,8 @@ TEST(GetPushTest, APortThatReachesItselfLaterPushesTheGetsThatWait) {
 TEST(GetPushTest, APortThatNeverReachesItselfFailsGetsAndSaysWhy) {
   run_apart([](Ranks& ranks, verbs::faulty::Hooks&) {
     EXPECT_FALSE(get(ranks));
-    EXPECT_THAT(ranks[0]->endpoint().error(1), HasSubstr("the port has no queue pair to itself"));
+    EXPECT_THAT(ranks[0]->endpoint().error(1),
+                HasSubstr("the plugin could not create the queue pair that connects the port to itself"));
   });
 }
 
@@ -82,7 +83,7 @@ TEST(GetPushTest, AReadThatIsNeverReportedFailsGetsAndSaysWhy) {
     begin_swallowed(ranks, hooks);
     EXPECT_TRUE(poll_all(ranks, [&] { return ranks[0]->count_failures(1) != 0; }));
     EXPECT_THAT(ranks[0]->endpoint().error(1),
-                HasSubstr("its device reports no completions of its requests"));
+                HasSubstr("the device reports no completions of the requests of this queue pair"));
   });
 }
 

@@ -102,8 +102,8 @@ begin_with_a_silent_rail() { # RAIL KNOWN OPTION...
   finish_pair
   echo "figure: $first ms; with rail $rail silent from the start $(($(read_uptime_ms) - started)) ms"
   heal
-  expect_statuses 0 0 && { [ "$known" = 1 ] || grep -q 'begins on its other queue pairs' "$work/h0" "$work/h1" ||
-    complain "no end says that it begins on its other queue pairs"; }
+  expect_statuses 0 0 && { [ "$known" = 1 ] || grep -q 'starts with its other queue pairs' "$work/h0" "$work/h1" ||
+    complain "no end says that it starts with its other queue pairs"; }
 }
 
 go_silent_under_way() { # RAIL OPTION...

@@ -28,7 +28,7 @@ show_devices() {
     expect_shown '[0] verbena_rxe00 rxe00 port 1 link active, Ethernet' '[1] verbena_rxe01 rxe01 port 1 link active' \
       '[1] ::ffff:10.0.0.1, RoCE v2 (chosen: RoCE v2 and IPv4: the best of 3 entries)' '[1] ::ffff:10.0.1.1, RoCE v2 (chosen' \
       'GPU memory none (a software device of the kernel can access host memory only)' \
-      "Only software devices of the kernel were found: good for trying and testing, but slow"
+      "Only software devices of the kernel were found. They are good for trying and testing, but slow"
 }
 
 match_sysfs() {

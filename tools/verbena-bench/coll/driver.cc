@@ -92,7 +92,7 @@ void check_comparison(const CollPlan& plan) {
     return std::find(all.begin(), all.end(), one) != all.end();
   };
   if (!has(plan.types, "bf16"))
-    throw UsageError("--calibrate with --hosts needs measurements of bfloat16: add bf16 to --type");
+    throw UsageError("--calibrate with --hosts needs measurements of bfloat16; add bf16 to --type");
   for (const std::string& operation : plan.operations)
     if (!has(plan.operations, plain_name(operation)))
       throw UsageError("--calibrate with " + operation + " needs " + plain_name(operation) +
@@ -106,7 +106,9 @@ void choose_ranks(CollOptions& options, int gpus) {
   if (options.ranks < 2)
     throw UsageError("--ranks " + std::to_string(options.ranks) + ": ranks are 2 or more");
   if (plan.measures && options.ranks > gpus)
-    std::fprintf(stderr, "note: ranks share GPUs, so no figure includes a link between GPUs\n");
+    std::fprintf(
+        stderr,
+        "note: several ranks share a GPU, so the results do not show the speed of links between GPUs\n");
   plan.count_ranks = static_cast<unsigned>(options.ranks);
   if (plan.count_ranks % plan.hosts != 0)
     throw UsageError("--hosts " + std::to_string(plan.hosts) + ": " + std::to_string(plan.count_ranks) +

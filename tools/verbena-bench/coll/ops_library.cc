@@ -26,8 +26,8 @@ OpsLibrary load_ops_library(const std::string& path) {
   }
   if (library == nullptr)
     throw ToolError(
-        "libverbena_ops.so cannot be loaded; build the target verbena_ops, or give the file's path with "
-        "--library:" +
+        "libverbena_ops.so cannot be loaded. Build the target verbena_ops, or give the path of the library "
+        "with --library:" +
         why);
   OpsLibrary ops;
 #define VERBENA_COLL_FIND(name)                                           \

@@ -491,8 +491,8 @@ std::vector<double> Rank::agree(std::vector<double> values) {
   std::vector<float> numbers(values.begin(), values.end());
   if (bytes > room_bytes_)
     throw ToolError(
-        "the buffers, which have the largest of --sizes, are too small to compare this number of times "
-        "between the ranks: use larger --sizes");
+        "the buffers are too small to compare this number of times between the ranks. The buffers have the "
+        "largest of --sizes; use larger --sizes");
   gpu_.write(first_, numbers.data(), bytes, plan_.timeout_s);
   check(library_.verbena_ops_all_reduce(ours_->ops, reinterpret_cast<void*>(first_),
                                         reinterpret_cast<void*>(first_), numbers.size(), VERBENA_OPS_FLOAT32,

@@ -46,7 +46,7 @@ void run_ranks(unsigned ranks, const std::function<ChildCommand(unsigned rank)>&
     const ChildEvent event = group.wait_event(deadline_ns);
     if (event.kind == ChildEvent::Kind::kTimeout) {
       if (!failure.empty()) break;
-      throw HangError("no rank reported anything for " + format_seconds(timeout_s) +
+      throw HangError("no rank has reported progress for " + format_seconds(timeout_s) +
                       (last.empty() ? "" : " after the line \"" + last + "\"") + "; --timeout allows more");
     }
     if (failure.empty()) deadline_ns = deadline_after_s(timeout_s);

@@ -19,7 +19,7 @@ std::string find_rank_executable(const std::string& backend) {
   const std::string name = "verbena-bench-symm-" + backend;
   const auto found = find_self_executable().parent_path() / name;
   if (!std::filesystem::exists(found))
-    throw ToolError(found.string() + " is missing: build the target " + name +
+    throw ToolError(found.string() + " is missing. Build the target " + name +
                     ", which needs nvcc and the backend's headers (tools/verbena-bench/symm/README.md)");
   return found.string();
 }

@@ -8,16 +8,19 @@ Parsed<SymmOptions> parse_options(int argc, const char* const* argv) {
   Parsed<SymmOptions> parsed;
   SymmOptions& options = parsed.options;
   CLI::App app{
-      "Checks symmetric memory between the GPUs of this host, with one process per GPU, then measures "
-      "barrier, put, signal and all-reduce. Each time is the time of the fastest rank, because the times of "
-      "the other ranks include waiting for the last rank to start."};
+      "Checks symmetric memory between the GPUs of this host, with one process for each GPU. Then measures "
+      "barrier, put, signal and all-reduce. The tool shows the time of the fastest rank, because the times "
+      "of the other ranks also include the wait for the last rank to start."};
   app.option_defaults()->group("What is measured");
-  app.add_option("--ranks,-n", options.ranks, "processes; default: one per GPU, or two on a single GPU")
+  app.add_option("--ranks,-n", options.ranks,
+                 "number of processes. Default: one for each GPU, or two if there is only one GPU")
       ->check(CLI::Range(1, 64));
-  app.add_option("--path,-p", options.path, "set VERBENA_SYMM_PATH: auto, lsa (loads and stores) or rdma")
+  app.add_option("--path,-p", options.path,
+                 "value of VERBENA_SYMM_PATH: auto, lsa (loads and stores) or rdma")
       ->check(CLI::IsMember({"auto", "lsa", "rdma"}));
   app.add_option("--backend", options.backends,
-                 "verbena, nccl, nvshmem, or a list; the backends run one after the other and are compared")
+                 "verbena, nccl, nvshmem, or a list. The backends run one after the other, and the tool "
+                 "compares them")
       ->delimiter(',')
       ->check(CLI::IsMember({"verbena", "nccl", "nvshmem"}))
       ->type_name("NAME")

@@ -25,7 +25,8 @@ std::string read_image(const std::string& path) {
 
 bool has_device(int wanted) {
   const int gpus = require_cuda_devices("verbena-bench unpack", "a GPU");
-  if (gpus != 0 && wanted >= gpus) std::fprintf(stderr, "no CUDA device %d: there are %d\n", wanted, gpus);
+  if (gpus != 0 && wanted >= gpus)
+    std::fprintf(stderr, "CUDA device %d does not exist; the number of devices is %d\n", wanted, gpus);
   return wanted < gpus;
 }
 
@@ -101,8 +102,8 @@ int measure_all(const UnpackOptions& options, int argc, const char* const* argv)
   const int major = gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             minor = gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   if (major < kOldestComputeMajor) {
-    std::fprintf(stderr, "%s is sm_%d%d: the kernels are for sm_%d0 and later\n", gpu.name().c_str(), major,
-                 minor, kOldestComputeMajor);
+    std::fprintf(stderr, "%s has compute capability sm_%d%d, but the kernels need sm_%d0 or later\n",
+                 gpu.name().c_str(), major, minor, kOldestComputeMajor);
     return kExitNoDevice;
   }
   KernelSet kernels(gpu);

@@ -43,8 +43,7 @@ class Arena {
     driver_.check(driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
     if (length_bytes > free_bytes)
       throw ToolError("the case needs " + std::to_string(length_bytes >> 20) + " MiB of GPU memory, " +
-                      std::to_string(free_bytes >> 20) +
-                      " MiB are free: take fewer slots or smaller --sizes");
+                      std::to_string(free_bytes >> 20) + " MiB are free. Use fewer slots or smaller --sizes");
   }
 
   const CudaDriver& driver_;

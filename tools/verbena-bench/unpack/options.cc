@@ -26,62 +26,70 @@ struct RawOptions {
 
 void add_sweep_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   Sweep& sweep = options.sweep;
-  app.option_defaults()->group("What is moved (lists: every combination is measured)")->delimiter(',');
-  app.add_option("--page", raw.pages, "bytes of a bounce page; mixed: 2k to 64k; ragged: 0 to 8191")
+  app.option_defaults()
+      ->group("What is moved (if an option has a list, the tool measures every combination)")
+      ->delimiter(',');
+  app.add_option("--page", raw.pages,
+                 "bytes of a bounce page. mixed: pages of 2k to 64k; ragged: pages of 0 to 8191 bytes")
       ->capture_default_str();
-  app.add_option("--src-align", raw.source_aligns, "first byte of each page modulo 16: 0 to 15, or all")
+  app.add_option("--src-align", raw.source_aligns,
+                 "alignment of bounce pages: the address of each page modulo 16, from 0 to 15, or all")
       ->capture_default_str();
   app.add_option("--dst-align", raw.destination_aligns,
-                 "address of each message's first byte, modulo 16: 0 to 15, or all")
+                 "alignment of messages: the address of each message modulo 16, from 0 to 15, or all")
       ->capture_default_str();
-  add_range_option(app, "--slots", sweep.slots, "messages in a connection's queue", 1,
+  add_range_option(app, "--slots", sweep.slots, "number of messages in the queue of a connection", 1,
                    kUnpackQueueDepthSlots);
   add_range_option(app, "--at-once", sweep.at_once,
                    "maximum number of complete messages that one call of the unpack function takes", 1,
                    kUnpackQueueDepthSlots);
-  add_range_option(app, "--blocks", sweep.blocks, "blocks, with one connection each", 1, 4096);
+  add_range_option(app, "--blocks", sweep.blocks, "number of blocks. Each block has one connection", 1, 4096);
   add_range_option(app, "--threads", sweep.threads, "threads per block, a multiple of 32", 32, 640);
-  app.add_option("--bounce", raw.bounces, "where bounce pages live: gpu, host")
+  app.add_option("--bounce", raw.bounces, "memory that holds the bounce pages: gpu or host")
       ->check(CLI::IsMember({"gpu", "host"}))
       ->capture_default_str();
   app.add_option("--copy", raw.movers,
-                 "how data is copied: registers, bulk, nccl (default: all that are available)")
+                 "method of copying: registers, bulk or nccl (default: all methods that are available)")
       ->check(CLI::IsMember({"registers", "bulk", "nccl"}));
   app.option_defaults()->delimiter('\0');
   add_size_options(app, raw.sizes);
   app.get_option("--sizes")->description(
-      "bytes of a message, up to 4M: one size, a range BEGIN:END in steps of --factor, or a list (default "
-      "512K; with --latency 4K; with --live 8,4K,64K,512K,1M)");
+      "bytes of a message, up to 4M: one size, a range BEGIN:END (each size is --factor times the previous "
+      "size), or a list (default 512K; with --latency 4K; with --live 8,4K,64K,512K,1M)");
   app.add_flag("--targets", options.targets,
-               "run the cases with target figures and the latency measurement; ignores the options above");
+               "run the cases for which the project has target figures, and the latency measurement. The "
+               "options above have no effect");
 }
 
 void add_run_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   app.option_defaults()->group("How");
   app.add_option("--gpu", options.gpu, "device index")->check(CLI::NonNegativeNumber);
   app.add_option("--footprint", raw.footprint,
-                 "minimum payload of a case; choose more than the size of the L2 cache")
+                 "minimum payload of a case. The payload should be larger than the L2 cache")
       ->capture_default_str();
-  app.add_option("--volume", raw.volume, "approximate payload of a timed launch")->capture_default_str();
-  add_range_option(app, "--stages", options.measure.stages, "with --copy bulk: stages per warp", 2, 32);
+  app.add_option("--volume", raw.volume, "approximate payload of one timed launch")->capture_default_str();
+  add_range_option(app, "--stages", options.measure.stages, "with --copy bulk: number of stages per warp", 2,
+                   32);
   app.add_flag("--latency", options.measure_latency,
-               "also measure the latency of single messages that the host publishes");
+               "also measure the latency of single messages, which the host publishes one after the other");
   app.add_option("--messages", raw.messages, "with --latency and --live: number of messages")
       ->check(CLI::Range(10, 1000000));
   app.add_option("--nccl-kernel", options.nccl_kernel,
-                 "also measure NCCL's own kernel, from this image, which compile-nccl-kernel has created")
+                 "also measure NCCL's own kernel. FILE is an image that compile-nccl-kernel has created")
       ->type_name("FILE");
 }
 
 void add_live_options(CLI::App& app, UnpackOptions& options) {
   app.option_defaults()->group("With a live connection");
   app.add_flag("--live", options.is_live,
-               "fill the slots with data that the plugin receives: this process opens a connection to itself "
-               "and sends messages");
-  app.add_option("--plugin", options.live.plugin,
-                 "libnccl-net.so to load (default: in ../lib, relative to this tool)");
+               "use data that the plugin receives. For this, the process opens a connection to itself and "
+               "sends messages over it");
+  app.add_option(
+      "--plugin", options.live.plugin,
+      "libnccl-net.so to load. Default: libnccl-net.so in the folder ../lib relative to this tool");
   app.add_option("--device", options.live.device, "the plugin's device index")->check(CLI::NonNegativeNumber);
-  add_range_option(app, "--abi", options.live.abi_version, "version of the plugin's table to use", 7, 12);
+  add_range_option(app, "--abi", options.live.abi_version,
+                   "version of NCCL's plugin table to use; 9 means ncclNetPlugin_v9", 7, 12);
 }
 
 uint64_t parse_size(const char* option, const std::string& text, uint64_t min_bytes, uint64_t max_bytes) {
@@ -160,8 +168,8 @@ Parsed<UnpackOptions> parse_options(int argc, const char* const* argv) {
   UnpackOptions& options = parsed.options;
   RawOptions raw;
   CLI::App app(
-      "Unpacks messages on a GPU as NCCL's kernels would, checks every byte, and compares the speed with a "
-      "plain copy.");
+      "Unpacks messages on a GPU in the same way as NCCL's kernels, checks every byte, and compares the "
+      "speed with the speed of a plain copy.");
   add_sweep_options(app, options, raw);
   add_run_options(app, options, raw);
   add_live_options(app, options);

@@ -135,8 +135,10 @@ void Report::add_case(const TestCase& test_case, const std::vector<Figure>& figu
 
 void Report::add_latency(const LatencyFigure& figure) {
   if (latencies_.rows.empty())
-    print("#\n# Latency of one message on one block, from reading its count to storing its last byte\n" +
-          make_text_table(stretch(latencies_)).format_header());
+    print(
+        "#\n# Latency of one message on one block, from the read of the message's count to the store of the "
+        "last byte\n" +
+        make_text_table(stretch(latencies_)).format_header());
   const char* const name = describe_mover(figure.mover);
   const nlohmann::json row = {{"kernel", name},
                               {"threads", figure.threads},

@@ -10,34 +10,34 @@
 //
 // An all-reduce runs bulk.cuh's all-reduce within each host, with one additional step: the rank that sums a
 // share of a chunk sends its host's sum to its counterparts, and adds the sums of its counterparts. So a NIC
-// carries one share of the tensor to each other host. Each host adds its addends in rank order. Then the host
-// sums are added in the order of hosts, and the result is rounded once. So all hosts get the same bits.
+// carries only one share of the tensor to each other host. Each host adds its addends in rank order. Then the
+// host sums are added in the order of hosts, and the result is rounded once. So all hosts get the same bits.
 //
-// Host sums are sent unrounded, in the narrowest type that represents them exactly. The type of the tensor is
-// enough for minima and maxima, and for hosts with only one rank; all other sums take 4 bytes per element.
-// all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all hosts, including its own
-// host, so an element is quantised once per host. Nothing is quantised within a host.
+// Host sums are sent unrounded, in the narrowest type that represents them exactly. Minima and maxima, and
+// the sums of a host with only one rank, have the type of the tensor; all other sums take 4 bytes per
+// element. all_reduce_quantised() encodes the host sums. Each rank decodes the bytes of all hosts, including
+// its own host, so an element is quantised once per host. Nothing is quantised within a host.
 //
 // all_reduce_lossless(), and the other functions with Wire::kLossless, use codec_lossless.cuh to encode the
 // data that NICs carry. They encode bfloat16 elements, and sums of bfloat16 or half elements with 4 bytes per
 // element. All other elements are sent unencoded. Every result has the same bits as without the codec. The
-// GPU chooses the length of each put. The receiver does not need to know this length, because the data
-// contains the headers of the tiles, and the flag follows the data.
+// length of each put depends on the data. The receiver does not need to know this length in advance, because
+// the data contains the headers of the tiles, and a flag follows the data.
 //
 // The host sums of a chunk are stored in slots of the team's workspace. NICs read this rank's sums from the
 // rank's own slot, and write the sums, followed by a flag, to the counterparts' slots. Slots and chunk
 // numbers are the same as in bulk.cuh. Every rank takes part in every chunk, even if its share is empty. A
-// rank sends chunk s before it receives chunk s-1, so a NIC carries a chunk while the rank adds another. At
-// that time the rank has received chunk s-2 from all counterparts, which sent chunk s-2 after they had
-// received and added chunk s-4. So no rank still uses the slot of chunk s-4.
+// rank sends chunk s before it receives chunk s-1, so a NIC carries one chunk while the rank adds another
+// chunk. At that time the rank has received chunk s-2 from all counterparts, which sent chunk s-2 after they
+// had received and added chunk s-4. So no rank still uses the slot of chunk s-4.
 //
 // A flag is needed to show that a chunk has arrived. After a failure, a NIC may write a chunk again, even
-// after the receiver has added the chunk, so the data alone would not be enough. Only the number in the flag
-// distinguishes a chunk from an earlier chunk.
+// after the receiver has added the chunk. Therefore the data alone does not show whether the next chunk has
+// arrived. Only the number in the flag distinguishes a chunk from an earlier chunk.
 //
-// A reduce-scatter works similarly. For each host in turn, every rank sums the addends that its own host's
-// ranks have for the rank's counterpart on the other host. Sums for other hosts are staged in the upper half
-// of the slot for the receiving rank, as in an exchange.
+// A reduce-scatter works similarly. For each other host in turn, every rank has one counterpart on that host.
+// The rank sums the addends that the ranks of its own host have for this counterpart. Sums for other hosts
+// are staged in the upper half of the slot for the receiving rank, as in an exchange.
 //
 // In an all-gather, a rank sends its message over NICs only to its counterparts. When the messages of the
 // counterparts have arrived in the output, the ranks of each host exchange these messages within the host. A

@@ -70,8 +70,8 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0 if the output would overwrite the sum
   SymmStatus status = SymmStatus::kDone;
   for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
-    // This is called inside the loop, so that compilers compute the values of the iteration before the wait
-    // for earlier kernels.
+    // The call to begin_vectors() is inside the loop, so that compilers compute the values of the first
+    // iteration before the wait for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept];
     VERBENA_UNROLL

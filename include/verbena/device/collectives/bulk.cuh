@@ -174,9 +174,10 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     }
     return longest;
   }
-  // This function is used if each rank knows only the lengths of its own messages. The sender writes the
-  // length of the message, and the number of chunks that it needs, after the flags of the first chunk. All
-  // ranks then run the largest number of chunks that any rank needs.
+  // Publishes the lengths of messages. Exchanges need this if a rank does not know the lengths of the
+  // messages between other ranks. The sender writes the length of the message, and the number of chunks that
+  // it needs, after the flags of the first chunk. All ranks then run the largest number of chunks that any
+  // rank needs.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;

@@ -24,8 +24,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Copies `pieces` pieces of `vectors` vectors each, with all threads of a group and with several loads in
-// flight. Calls `load(piece, offset)` and `store(piece, offset, vector)` for each vector.
+// Copies `pieces` pieces of `vectors` vectors each. All threads of a group take part, and several loads are
+// in flight at a time. Calls `load(piece, offset)` and `store(piece, offset, vector)` for each vector.
 template <typename Group, typename Load, typename Store>
 VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t vectors, const Load& load,
                                  const Store& store) {

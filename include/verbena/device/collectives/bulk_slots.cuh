@@ -4,7 +4,7 @@
 // A slot has two halves, one for addends and one for sums. It ends with two flags; each flag is the number of
 // the last chunk in one half. Chunks are numbered consecutively across launches, and chunk s uses slot s % 4
 // (kSymmTurns). No message is needed to free a slot, because the flags of later chunks show that the slot is
-// free. The comments in bulk_reduce.cuh and bulk.cuh explain this for their steps.
+// free. bulk_reduce.cuh and bulk.cuh explain why, each for its own steps.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_SLOTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_SLOTS_CUH
 
@@ -103,7 +103,7 @@ class BulkSlots {
     if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
     return context_.team_size;
   }
-  // Returns the member that comes `turn` places after this rank.
+  // Returns the member whose number is this rank's number plus `turn`, modulo the number of members.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
     if (kReachesFar && members_.list != nullptr)
       return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];

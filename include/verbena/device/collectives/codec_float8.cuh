@@ -222,7 +222,7 @@ class MxFloat8 {
       float unit[kUnitElements];
       for (uint32_t i = 0; i < kUnitElements; ++i) {
         unit[i] = numbers.of[row][i];
-        // Without this, an infinity would become the largest e4m3 value.
+        // Without this special case, an infinity would become the largest e4m3 value.
         if ((magnitude & 0x8000) != 0 && !detail::is_finite(unit[i])) unit[i] = detail::from_bits(0x7fffffff);
       }
       detail::encode_e4m3(unit, detail::invert_exponent(scale), row, rounding, coded.payload + 2 * row);

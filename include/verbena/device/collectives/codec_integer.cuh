@@ -4,8 +4,8 @@
 //
 // The scale of a group is a word. The lower half of the word is the group's minimum, rounded down to
 // bfloat16; the upper half is the maximum, rounded up. A group with non-finite or huge elements is called
-// special; the two halves of its scale are swapped. In a special group, the three highest codes stand for
-// minus infinity, infinity and NaN, and the finite elements use the other codes.
+// special. In the scale of a special group, the two halves are swapped. In a special group, the three highest
+// codes stand for minus infinity, infinity and NaN, and the finite elements use the other codes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 

@@ -8,11 +8,11 @@
 //   14        exponent 0: zeros and denormal elements
 //   15        the exponent has no code: the element is an escape
 // The codes are followed by the signs and mantissas, in as many groups of 4 bits per element as the tile
-// needs. After the groups there is a list. For each escape, the list contains the exponent in a bfloat16
-// tile, and the whole element in a float tile. If the list would make a tile longer than its unencoded
-// elements, the tile is raw: instead of codes, it contains the lower 4 bits of the exponents, and it has an
-// additional group with the upper 4 bits. A tile of zeros has no data. So bfloat16 tiles take 12 bits per
-// element plus escapes, but at most 16 bits per element.
+// needs. After the groups there is a list of the escapes. In a bfloat16 tile, the list contains the exponent
+// of each escape; in a float tile, the list contains the whole element. If the list would make a tile longer
+// than its unencoded elements, the tile is raw: instead of codes, a raw tile contains the lower 4 bits of the
+// exponents, and it has an additional group with the upper 4 bits. A tile of zeros has no data. So bfloat16
+// tiles take 12 bits per element plus escapes, but at most 16 bits per element.
 //
 // A message consists of the number of its vectors, a header of 8 bytes for each tile, and the data of the
 // tiles in any order. The headers say where the data of each tile begins. So a receiver does not need the

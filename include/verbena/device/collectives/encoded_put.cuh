@@ -1,16 +1,17 @@
-// Puts of bfloat16 elements that are encoded without loss on the way (codec_lossless.cuh): a NIC carries
-// about 12 bits per element, and the receiver decodes the same bits. All threads of a group of whole warps (a
-// warp, a block, warps of a block, a grid) make the same call.
+// Puts bfloat16 elements that travel in encoded form, without loss (codec_lossless.cuh). A NIC carries about
+// 12 bits per element, and after decoding the receiver has elements with the same bits. All threads of a
+// group of whole warps (a warp, a block, warps of a block, a grid) make the same call.
 //
 //   sender      symm_put_encoded_signal_async(context, slot, staging, source, elements, peer, signal, 1, ...)
 //               symm_flush(context, group);  // before the staging buffer is reused
 //   receiver    symm_signal_wait_until(context, signal, ...);
 //               symm_decode(destination, slot, elements, group);
 //
-// The data goes into a slot, because no kernel of the receiver runs when it arrives. The receiver decodes it
-// from there when it has seen the signal. It pays where the wire is slower than encoding and decoding
-// together: with a ratio of 1.33, if the rate of both in a row is more than four times the wire's
-// (docs/limits.md). Where loads and stores reach the peer it never pays.
+// The encoded message is written to a slot, because possibly no kernel of the receiver runs when the message
+// arrives. The receiver waits for the signal and then decodes the message in the slot. An encoded put is
+// faster than a plain put if the network is slow enough: at a compression ratio of 1.33, encoding and
+// decoding one after the other must be more than four times as fast as the network (docs/limits.md). If loads
+// and stores reach the peer, an encoded put is never faster.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ENCODED_PUT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ENCODED_PUT_CUH
 
@@ -21,7 +22,7 @@ namespace verbena::device {
 
 inline constexpr uint32_t kSymmMaxEncodedElements = 1u << 30;
 
-// Returns the bytes that a slot and a staging buffer need for a number of elements.
+// Returns the size in bytes that a slot, and a staging buffer, must have for a number of elements.
 VERBENA_HOST_DEVICE constexpr uint64_t symm_encoded_bytes(uint32_t elements) {
   return LosslessTiles<sizeof(Bfloat16)>::max_bytes(elements);
 }
@@ -29,12 +30,15 @@ VERBENA_HOST_DEVICE constexpr uint64_t symm_encoded_bytes(uint32_t elements) {
 // Encodes elements into `staging`, puts the message into the peer's slot, then signals the peer. Once the
 // peer has waited for the signal, it may call symm_decode().
 // @param slot      address in a window of this rank, aligned to 16 bytes, with symm_encoded_bytes(elements)
-//                  bytes; the peer's memory at the same offset is written, and must not be used any more
-// @param staging   as much memory of this rank with the same alignment; must lie in a window if loads and
-//                  stores do not reach the peer. It may be reused when a put's source may: after symm_flush()
-// @param source    `elements` elements in any memory of this GPU, with any alignment; may be reused when the
-//                  call has returned on all threads of the group
-// @param elements  at most kSymmMaxEncodedElements, the same at the receiver
+//                  bytes; the call writes the peer's memory at the same offset, which the peer must not use
+//                  at that time
+// @param staging   memory of this rank with the same size and alignment as the slot; must lie in a window if
+//                  loads and stores do not reach the peer. May be reused after symm_flush(), like the source
+//                  of a put
+// @param source    `elements` elements in any memory of this GPU, with any alignment; may be reused once the
+//                  call has returned in all threads of the group
+// @param elements  number of elements, at most kSymmMaxEncodedElements; the receiver must pass the same
+//                  number
 // @return kInvalid if `peer`, `signal` or an address is invalid; then nothing is sent
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus symm_put_encoded_signal_async(
@@ -65,11 +69,11 @@ VERBENA_DEVICE SymmStatus symm_put_encoded_signal_async(
 }
 
 // Decodes a message that has arrived in this rank's slot. When the call returns, all threads of the group see
-// the elements, and the slot may be used again. The bytes of the message are not trusted: any bytes decode to
-// some elements.
+// the elements, and the slot may be used again. The call does not trust the bytes of the message: it decodes
+// any bytes to some elements, and reads nothing outside the slot.
 // @param destination  receives `elements` elements; any memory of this GPU, with any alignment
-// @param slot         the slot of the put, in this rank's memory
-// @param elements     the same as at the sender
+// @param slot         this rank's address of the slot that the sender passed
+// @param elements     number of elements, the same as at the sender
 template <typename Group>
 VERBENA_DEVICE void symm_decode(void* destination, const void* slot, uint32_t elements,
                                 const Group& group = {}) {

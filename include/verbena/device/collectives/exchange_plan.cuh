@@ -13,8 +13,8 @@ namespace verbena::device {
 inline constexpr int32_t kMaxExchangeRanks = 16;
 
 // A block's part of `length_bytes` bytes. Parts start at multiples of unit_bytes, which is a multiple of
-// kVectorBytes, so that each part has the same alignment as the whole. All parts have the same length, except
-// that the last parts may be shorter or empty.
+// kVectorBytes, so that each part has the same alignment as the whole. All parts have the same length, but
+// the last parts may be shorter or empty.
 struct Part {
   uint64_t begin, length_bytes;
 };

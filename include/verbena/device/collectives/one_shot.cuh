@@ -12,7 +12,7 @@
 // use the same workspace must run one after the other, in the same stream.
 //
 // Results: every rank adds the elements in float (packed.cuh), in rank order, and rounds once. So all ranks
-// get the same bits, and the bits do not depend on `count` and `blocks`.
+// get the same bits, and the bits do not depend on `count` or `blocks`.
 //
 // Errors: each wait ends within the context's timeout. After an error, all later calls return the same error,
 // until the hosts reset the workspace (verbena_workspace_reset). The failure word (SymmContext::failure) has
@@ -20,7 +20,7 @@
 //
 // Programmatic dependent launch: in the first call, the kernel waits for the earlier kernels of the stream
 // (GridStart). The kernel's work before this call overlaps with the earlier kernels. A block that has no part
-// of a tensor does not wait.
+// of the tensor does not wait for earlier kernels.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CUH
 
@@ -158,7 +158,7 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   // halves; between the two, the group may load other data. First call begin_vectors() once, for messages of
   // up to `count` vectors.
   // @param count  number of vectors of the group. A thread's vectors[k] is vector k * group.size() +
-  //               group.rank() of the group, and is ignored if this index is `count` or more
+  //               group.rank() of the group, and has no effect if this index is `count` or more
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
     if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
@@ -299,10 +299,11 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return longest;
   }
 
-  // This is used if each rank knows only the lengths of its own messages. In this case, the first message to
-  // each peer starts with a packet that contains the length of the message and the number of rounds that the
-  // sender needs. All ranks then run the largest number of rounds that any rank needs, so that each rank
-  // receives a message from every other rank in every round.
+  // Publishes the lengths of messages. Exchanges need this if a rank does not know the lengths of the
+  // messages between other ranks. The first message to each peer starts with a packet that contains the
+  // length of the message and the number of rounds that the sender needs. All ranks then run the largest
+  // number of rounds that any rank needs, so that each rank receives a message from every other rank in every
+  // round.
   static constexpr uint32_t kRoundsShift = 40;
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t rounds, const Group& group) const {

@@ -18,9 +18,9 @@ struct MoePlace {
   }
 };
 
-// An entry of a dispatch's header. It describes 32 tokens of the source rank, and is written and read by one
-// access of 8 bytes. It contains a tag, which is the number of its call modulo 2^18. The tag is never 0,
-// because an empty workspace contains zeros. The call after the next call overwrites the entry.
+// An entry of a dispatch's header. An entry describes 32 tokens of the source rank, and is written and read
+// by one access of 8 bytes. An entry contains a tag, which is the number of the call modulo 2^18. The tag is
+// never 0, because an empty workspace contains zeros. The call after the next call overwrites the entry.
 struct MoeEntry {
   uint32_t bits;    // bit t is set if token t is sent to the receiver
   uint32_t tokens;  // number of the source rank's tokens, at most kMoeMaxTokens
@@ -82,9 +82,9 @@ class MoeArea {
                  epoch_);
     }
   }
-  // For each set bit r of `which`, receives the packets of row r whose numbers are below `end` and equal
-  // first + i * kWarpLanes, and empties the packets' slots. members[r] sends row r. The call does not change
-  // the data of all other rows.
+  // For each set bit r of `which`, receives packets of row r, which members[r] sends. Each lane receives the
+  // packets with the numbers first + i * kWarpLanes that are below `end`, and empties the slots of these
+  // packets. The call does not change the data of any other row.
   // @return false if a packet has not arrived, or if an earlier wait has failed
   template <uint32_t kRows, uint32_t kCount>
   VERBENA_DEVICE bool receive(const MoePlace (&rows)[kRows], const uint32_t (&members)[kRows], uint32_t which,
@@ -164,7 +164,7 @@ class MoeArea {
     detail::send_bits(detail::shift(mine, find_delta(rank)), entry.pack(epoch_));
   }
   // Receives an entry from a rank. The call does not clear the entry, so any number of threads may receive
-  // it.
+  // the same entry.
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {
     return receive_entry(here, rank, entry, poll_entry(here));
   }
@@ -181,7 +181,7 @@ class MoeArea {
     }
   }
 
-  // Waits for a word with the call's number, which a NIC writes after the call's data.
+  // Waits until a word contains the number of the call. A NIC writes this word after the data of the call.
   // @param waits_longer  true if the writer may itself be waiting for a late rank. This call then uses a
   //                      longer time limit, so that the writer reports the late rank before this call gives
   //                      up
@@ -194,8 +194,8 @@ class MoeArea {
     }
   }
   // Sends data to a rank that only a NIC reaches, followed by a word with the call's number. One thread makes
-  // the call; the NIC sends all stores to the data that this thread has observed. All addresses are this
-  // rank's; the data and the word arrive at the same offsets in the receiver's heap.
+  // the call; the NIC sends the data including all stores that this thread has observed. All addresses are
+  // addresses of this rank. The data and the word arrive at the same offsets in the receiver's heap.
   VERBENA_DEVICE void put(const char* here, char* there, uint64_t length_bytes, uint64_t* word,
                           uint32_t rank) {
     if (trouble_ != 0) return;
@@ -226,7 +226,7 @@ class MoeArea {
     if (thread_index() == 0) detail::fail_team(context_, {SymmWait::kCall, block_index(), me()});
     return SymmStatus::kInvalid;
   }
-  // Ends a call whose result is `status`. All max_blocks counters are increased, even if the grid has fewer
+  // Ends a call whose result is `status`. Increases all max_blocks counters, even if the grid has fewer
   // blocks.
   VERBENA_DEVICE void finish(SymmStatus status) const {
     if (status != SymmStatus::kDone) return;
@@ -236,8 +236,9 @@ class MoeArea {
   }
 
  private:
-  // Says whether a wait for `member` may continue. It is returned by value, because a variable would be kept
-  // in memory instead of registers if its address were passed to a function that is not inlined.
+  // Decides whether a wait for `member` may continue. A Look is returned by value: if the address of a
+  // variable were passed to a function that is not inlined, the compiler would keep the variable in memory
+  // instead of registers.
   struct Look {
     uint64_t deadline_ns;
     uint32_t trouble;

@@ -1,6 +1,6 @@
-// The combine of a mixture of experts. It returns the experts' rows to the ranks of their tokens and adds
-// them, in one kernel and one NVLink hop. It uses the handle that the dispatch has written. verbena/moe.h
-// documents the call; libverbena_ops.so contains the kernels.
+// The combine of a mixture of experts. A combine returns the experts' rows to the ranks of their tokens and
+// adds the rows, in one kernel and one NVLink hop. A combine uses the handle that the dispatch has written.
+// verbena/moe.h documents the call; libverbena_ops.so contains the kernels.
 //
 // In a reduced combine, each rank adds the rows that its experts have computed for a token, rounds the sum
 // and sends one row. The token's rank adds these rows in the order of ranks. In an exact combine, each
@@ -88,9 +88,9 @@ class MoeCombineKernel {
     }
   }
 
-  // Returns true if each rank on a host has its own slot for its row of a token, with the rank's index on the
-  // host as the slot's number. Otherwise, a row's slot is the top-k index of the rank's first expert for the
-  // token, which needs fewer slots.
+  // Returns true if each rank of a host has its own slot for its row of a token. The number of the slot is
+  // then the rank's index on the host. Otherwise, the number of the slot is the top-k index of the rank's
+  // first expert for the token, so that fewer slots are needed.
   VERBENA_DEVICE bool has_slots_of_ranks() const {
     return shape_.ranks <= (kSpansHosts ? shape_.hosts : 1) * shape_.top_k;
   }
@@ -99,7 +99,7 @@ class MoeCombineKernel {
     return rank;
   }
   // Returns the slot of a row for a token.
-  // @param place  MoeFarHosts::find_place() of the token's host, on the rank that adds the row
+  // @param place  the value of MoeFarHosts::find_place() for the token's host, on the rank that adds the row
   VERBENA_DEVICE MoePlace find_combine_row(uint32_t place, uint32_t token, uint32_t slot) const {
     if constexpr (kSpansHosts) {
       if (place != 0) return far_.find_relay_row(area_.epoch(), place, token, slot);

@@ -1,9 +1,9 @@
-// The dispatch of a mixture of experts. It sends tokens to the ranks of their experts, in one kernel and one
-// NVLink hop. A row is sent only once to each rank that has any of the row's experts, as packets without
-// flags. The source rank and the token determine the slot into which the row is written. One block sends the
-// header, from which all blocks of the receiver learn which tokens are sent. The other blocks send the rows
-// at the same time, because the slot and the content of a row do not depend on other tokens. verbena/moe.h
-// documents the call; libverbena_ops.so contains the kernels.
+// The dispatch of a mixture of experts. A dispatch sends tokens to the ranks of their experts, in one kernel
+// and one NVLink hop. A row is sent only once to each rank that has any of the row's experts, as packets
+// without flags. The source rank and the token determine the slot into which the row is written. One block
+// sends the header, from which all blocks of the receiver learn which tokens are sent. The other blocks send
+// the rows at the same time, because the slot and the content of a row do not depend on other tokens.
+// verbena/moe.h documents the call; libverbena_ops.so contains the kernels.
 //
 // The receiver stores rows either by source rank, in the order of the source rank's tokens, or grouped by
 // expert (place.cuh). The result has the same bits in every run.
@@ -149,8 +149,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       for (uint32_t i = thread_index(); i < entries && shape_.is_near(rank); i += threads_per_block())
         area_.send_entry(area_.find(packet).data + i * kMoeEntryBytes, {}, rank);
   }
-  // After a wait for a header has failed, decides which rank to name. If the source rank is on another host,
-  // and the header of its relay has not arrived either, the relay is named.
+  // Decides which rank the error names after a wait for a header has failed. The error names the relay if the
+  // source rank is on another host and the header of its relay has not arrived either.
   VERBENA_DEVICE void blame_for_header(uint32_t source) {
     if constexpr (kSpansHosts) {
       const uint32_t relay = far_.find_relay(source);
@@ -225,8 +225,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
-      // This is called only after the loads of the row have been issued, because the ids and the failure word
-      // are not needed earlier.
+      // Called only after the loads of the row have been issued, because the ids and the failure word are not
+      // needed earlier.
       const auto find_peers = [&] {
         // FAULT(dead_ranks_get_rows)
         const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;
@@ -327,7 +327,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
 
-  // Sends the tokens of this rank's counterparts to the ranks of this host, in place of the counterparts.
+  // Relays tokens: sends the tokens of this rank's counterparts to the ranks of this host.
   // @return false in all threads of the block if a wait has failed
   VERBENA_DEVICE bool relay() {
     const BlockGroup block;
@@ -503,8 +503,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       if (ballot(kFullWarp, !have_come) != 0) return;
     }
   }
-  // Receives an item's part of a row and stores it at all places of the row. With the last part, the function
-  // also receives the row's scales.
+  // Receives the part of a row that belongs to an item, and stores this part at all places of the row in the
+  // output. With the last part, the function also receives the row's scales.
   VERBENA_DEVICE bool receive_grouped(const MoeItems& items, uint32_t item, const MoePlace& from,
                                       uint32_t source, uint32_t token, uint32_t row) {
     MoePlacement::OfRow places(placement_, area_, source, token);

@@ -118,8 +118,9 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
     return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }
-  // Dispatches that group rows by expert send further entries (place.cuh). count_entries() counts the entries
-  // that a rank sends to each rank. In addition, there is one entry for each of a token's top_k ids.
+  // Dispatches that group rows by expert send additional entries (place.cuh). count_entries() counts the
+  // entries that a rank sends to each other rank. In addition, each token has one entry for each of its top_k
+  // ids.
   VERBENA_HOST_DEVICE constexpr uint32_t count_entries() const {
     return local_experts > kMoeMaxGroups ? 0 : moe_divide_up(local_experts, kMoeCountsOfEntry);
   }

@@ -3,14 +3,14 @@
 // expert's group, the number of rows for this expert from lower source ranks, and the index of the row among
 // the rows for this expert from its own source rank.
 //
-// A source rank knows the expert ids of all its tokens, so it computes the third number. It sends that number
-// in one entry for each expert of each token. For each expert it also sends an entry with the number of its
-// rows for this expert. From these entries each block of the receiver computes the places of its rows. So a
-// block does not wait for other blocks, and it can store a row as soon as the row arrives, in the same
-// kernel.
+// A source rank knows the expert ids of all its tokens, so the source rank computes the third number. It
+// sends the third number in one entry for each expert of each token. For each expert it also sends one entry
+// with the number of its rows for this expert. From these entries each block of the receiver computes the
+// places of its rows. So a block does not wait for other blocks, and it can store a row as soon as the row
+// arrives, in the same kernel.
 //
-// If the ids of a token name an expert twice, the expert has one row for both. Every run gives the same bits,
-// because atomic additions are used only for counters.
+// If the same expert appears twice in the ids of a token, the expert has only one row for the token. Every
+// run gives the same bits, because atomic additions are used only for counters.
 #ifndef VERBENA_DEVICE_MOE_PLACE_CUH
 #define VERBENA_DEVICE_MOE_PLACE_CUH
 
@@ -37,9 +37,9 @@ struct MoeGroups {
   uint32_t firsts[kPairs];
 };
 
-// An entry for an expert of a token. It is empty, or it contains the local expert and the row's number. If
-// several entries of a token name the same expert, only the first one has kIsFirst, so that only one lane
-// stores the row.
+// An entry for an expert of a token. An entry is either empty, or contains the local expert and the number of
+// the row. If several entries of a token name the same expert, only the first one has kIsFirst, so that only
+// one lane stores the row.
 struct MoePlaceEntry {
   static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31, kIsFirst = 1U << 30;
   static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (30 - kNumberBits));
@@ -65,8 +65,8 @@ class MoePlacement {
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
-  // Sends the ranks of this host one number for each of their experts: how many rows the source rank has for
-  // the expert. All threads of one block must call it.
+  // Sends one number for each expert to the rank of the expert, if that rank is on this host: how many rows
+  // the source rank has for the expert. All threads of one block must call it.
   // @param ids     ids of the source rank's tokens: MoeIds or MoeFarIds
   template <typename Ids>
   VERBENA_DEVICE void send_counts(const MoeArea& area, const Ids& ids, uint32_t source,
@@ -193,8 +193,8 @@ class MoePlacement {
   }
 
   // The places of a received row. Lane k has the place for the k-th id. All lanes of a warp must call the
-  // functions. The constructor loads the entries, and the functions wait for entries that have not arrived
-  // yet.
+  // functions. The constructor loads the entries. If an entry has not arrived yet, the functions wait for the
+  // entry.
   class OfRow {
    public:
     VERBENA_DEVICE OfRow(const MoePlacement& placement, MoeArea& area, uint32_t source, uint32_t token)

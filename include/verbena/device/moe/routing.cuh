@@ -54,7 +54,7 @@ struct MoeMasks {
   }
 };
 
-// Finds the rank of an expert. It multiplies instead of dividing; the result is exact for all ids.
+// Finds the rank of an expert. The class multiplies instead of dividing, and its result is exact for all ids.
 class MoeExperts {
  public:
   VERBENA_DEVICE explicit MoeExperts(const MoeShape& shape)
@@ -84,9 +84,9 @@ class MoeExperts {
 
 // Divides the rows of a call among the warps. An item is a part of a row, and one warp handles it. Adjacent
 // items belong to different blocks, so that even a few rows use all multiprocessors. The class avoids
-// divisions, because a few of them take a warp about a hundred cycles. Items are numbered token by token, and
-// for each token there are as many items as there are ranks, rounded up to a power of two. So the items of
-// all existing tokens have the lowest numbers.
+// divisions, because even a few divisions take a warp about a hundred cycles. Items are numbered token by
+// token. The number of items per token is the number of ranks, rounded up to a power of two. So the items of
+// the tokens that exist have the lowest numbers.
 struct MoeItems {
   uint32_t first, step;  // first item of this warp, and distance between its items
   uint32_t part_bits, rank_bits;

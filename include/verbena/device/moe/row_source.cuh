@@ -10,10 +10,9 @@
 
 namespace verbena::device {
 
-// Both classes have a function load(). All lanes of a warp must call it together, with adjacent packets: the
-// packet of lane i has number 32 m + i in the row. `is_there` is false after the end of the row. If
-// kHasScales is true, every lane's `scales` receives packet m of the row's scales, which belongs to these 32
-// packets.
+// Both classes have a function load(). All lanes of a warp must call load() together, for adjacent packets:
+// lane i loads packet 32 m + i of the row. `is_there` is false after the end of the row. If kHasScales is
+// true, every lane's `scales` receives packet m of the row's scales, which belongs to these 32 packets.
 struct MoeRowBytes {
   static constexpr bool kHasScales = false;
 

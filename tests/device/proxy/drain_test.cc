@@ -407,9 +407,11 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"AwaitsItself", "other queue does not exist", describe(kAwaitQueue, 1, 0, 0, 0)},
         Bad{"AwaitsNoQueue", "other queue does not exist", describe(kAwaitQueue, 1, 0, 2, 0)},
         Bad{"SignalAtFour", "not aligned to 8 bytes", describe(kSetSignal, 1, 0, 8, 4)},
-        Bad{"SignalOfAnOddWord", "other word", describe(kSetSignal, 1, 0, 4, 8)},
-        Bad{"SignalOfAWordPastTheWindow", "other word", describe(kSetSignal, 1, 0, 4096, 8)},
-        Bad{"SignalOfAWordAtTheEndOfMemory", "other word", describe(kSetSignal, 1, 0, UINT64_MAX - 7, 8)}),
+        Bad{"SignalOfAnOddWord", "the second word of the signal", describe(kSetSignal, 1, 0, 4, 8)},
+        Bad{"SignalOfAWordPastTheWindow", "the second word of the signal",
+            describe(kSetSignal, 1, 0, 4096, 8)},
+        Bad{"SignalOfAWordAtTheEndOfMemory", "the second word of the signal",
+            describe(kSetSignal, 1, 0, UINT64_MAX - 7, 8)}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
 TEST_P(BadDescriptorTest, EndsTheContext) {

@@ -34,9 +34,9 @@ constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
 // Limits for fusing an all-reduce and its norm into one kernel. The first limit is the number of rows per
 // block. The second limit, for more than two ranks, is the number of bytes that each rank sends. The third
 // limit is the row length from which two ranks fuse any number of rows.
-constexpr uint64_t kMaxFusedRowsOfBlock = 4;           // h200x4-norm, h200x2-norm
-constexpr uint64_t kMaxFusedBytes = 1 * kMi;           // h200x4-norm
-constexpr uint64_t kMinFusedRowBytesOfTwo = 16 * kKi;  // h200x2-norm
+constexpr uint64_t kMaxFusedRowsOfBlock = 4;          // h200x4-norm, h200x2-norm
+constexpr uint64_t kMaxFusedBytes = 1 * kMi;          // h200x4-norm
+constexpr uint64_t kMinFusedRowBytesOfTwo = 2 * kKi;  // 2026-11-30-h200x2-norm
 // If a tensor is longer than this and is sent in chunks, the kernel has twice as many blocks with half as
 // many threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives

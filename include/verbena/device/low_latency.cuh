@@ -30,6 +30,11 @@
 //   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
 //      between emptying the slot of call k and sending this message.
 //   4. So the packets of call k are no longer in the slot that p writes now, because q has emptied the slot.
+// A rank may send its message of the next call, or a part of it, before it has received the messages of the
+// current call. Pass the number of such calls, 1, as `ahead` to turn(), which then executes a fence in every
+// call. Assume that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p
+// has received q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after
+// a fence that follows the emptying of the slot of call k. So step 4 holds.
 // In some exchanges, such as a broadcast by one rank or a ring, a rank does not receive from every other
 // rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which
 // step 3 follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the
@@ -128,14 +133,15 @@ class LowLatency {
   }
 
   // Begins the next call, or the next `calls` calls, of the same kernel.
+  // @param ahead  1 if messages of the call after these are sent ahead, otherwise 0
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus turn(const Group& group = {}, Heard heard = Heard::kEverybody,
-                                               uint32_t calls = 1) {
+                                               uint32_t calls = 1, uint32_t ahead = 0) {
     if (const SymmStatus status = close(group, heard); status != SymmStatus::kDone) return status;
     epoch_ += calls_;
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
-    if (unfenced_calls_ + calls > kCallsAtOnce) {
+    if (unfenced_calls_ + calls + ahead > kCallsAtOnce) {
       // Orders the reading and emptying of slots by all threads before their next sends. A send by one thread
       // may overwrite a slot that another thread reads. Therefore the group must sync before the fence (which
       // receive() has done) and after the fence.
@@ -353,16 +359,16 @@ class LowLatency {
   }
   template <int kRanks, uint32_t kCount>
   VERBENA_DEVICE void send_to_members(const uint32_t (&index)[kCount], uint32_t which,
-                                      const Data (&data)[kCount]) const {
+                                      const Data (&data)[kCount], uint32_t ahead = 0) const {
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) {
       if ((which >> i & 1) == 0) continue;
       const Data stored = Packet::mask(data[i]);
       if (kRanks == 0 || __builtin_expect(!Packet::is_plain(stored), 0)) {
-        send_slowly(workspace_, block_, epoch_, index[i], stored);
+        send_slowly(workspace_, block_, epoch_ + ahead, index[i], stored);
         continue;
       }
-      char* const mine = find_own_slot(0) + index[i] * Packet::kBytes;
+      char* const mine = find_own_slot(ahead) + index[i] * Packet::kBytes;
       VERBENA_UNROLL
       for (int32_t member = 0; member < kRanks; ++member)
         Packet::send_plain(detail::shift(mine, find_delta<kRanks>(member)), stored);

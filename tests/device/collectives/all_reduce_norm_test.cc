@@ -159,7 +159,8 @@ struct Shape {
   int32_t ranks;
   uint32_t blocks = 2, threads = 64;
   uint64_t slot_bytes = 512;
-  uint32_t cluster = 1;  // blocks that have a row in registers
+  uint32_t cluster = 1;             // blocks that have a row in registers
+  uint64_t row_slot_bytes = 16384;  // a slot for rows in registers; 2 vectors of each of 128 threads and more
 
   // Of such a row: two vectors of each thread.
   uint64_t most_hidden() const { return uint64_t{16} * threads * cluster; }
@@ -168,14 +169,11 @@ struct Shape {
 // Ranks with a workspace for each family of ways, which go on from launch to launch.
 class NormRanks {
  public:
-  // Of slots for rows that stay in registers: 2 vectors of each of 128 threads.
-  static constexpr uint64_t kRowBytes = 16384;
-
   explicit NormRanks(const Shape& shape)
       : shape_(shape),
-        fleet_(
-            shape.ranks, INT32_MAX,
-            4 * Fleet::measure_workspace(shape.ranks, shape.blocks, std::max(shape.slot_bytes, kRowBytes))),
+        fleet_(shape.ranks, INT32_MAX,
+               4 * Fleet::measure_workspace(shape.ranks, shape.blocks,
+                                            std::max(shape.slot_bytes, shape.row_slot_bytes))),
         status_(static_cast<size_t>(shape.ranks), 0) {}
 
   // "" or what is wrong.
@@ -276,7 +274,7 @@ class NormRanks {
     }
   }
   SymmWorkspace<> make_workspace(int32_t rank, Way way) {
-    if (way == Way::kRows) return fleet_.workspace(rank, 2, shape_.blocks, kRowBytes);
+    if (way == Way::kRows) return fleet_.workspace(rank, 2, shape_.blocks, shape_.row_slot_bytes);
     return fleet_.workspace(rank, way == Way::kShardedChunks ? 1 : 0, shape_.blocks, shape_.slot_bytes);
   }
   // The norm alone, of sums that are there.
@@ -429,6 +427,20 @@ TEST(AllReduceNorm, RowsInRegistersOfRanks) {
       c.sums_in_output = seed % 4 == 1;
       ASSERT_EQ(ranks.run(Way::kRows, c, seed), "")
           << c.rows << " of " << hidden << " by " << shape.cluster << " blocks";
+    }
+  }
+}
+
+// A block sends each row before it receives the previous row. A slot holds 1, 2, 3 or 5 rows, so that the row
+// that is sent ahead is in the same slot or in the next one; kernels end with full slots and with others.
+TEST(AllReduceNorm, RowsAreSentAhead) {
+  constexpr uint64_t kHidden = 256, kBytesOfSlotPerRow = kHidden * 2 / 16 * 24;
+  for (const int32_t count : {2, 4, 5}) {
+    for (const uint64_t rows_of_slot : {1, 2, 3, 5}) {
+      NormRanks ranks({count, 2, 32, 512, 1, rows_of_slot * kBytesOfSlotPerRow});
+      for (uint64_t rows = 1; rows < (emulator::kSanitizer ? 20 : 40); rows += emulator::kSanitizer ? 6 : 3)
+        ASSERT_EQ(ranks.run(Way::kRows, {rows, kHidden}, rows), "")
+            << rows << " rows of " << count << " ranks, " << rows_of_slot << " in a slot";
     }
   }
 }

@@ -38,7 +38,8 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 // Sums all ranks' `input` and normalises the rows of the sum. Each cluster processes one row at a time. Each
 // thread keeps up to kKept vectors of 16 bytes of the row in registers, so the sums stay in registers for the
-// norm. Each block sends its part of a row as one message.
+// norm. Each block sends its part of a row one row ahead: while the elements of a row are on their way, the
+// block normalises the row before.
 // @param calls  the OneShot of this block. A block must have 1, 2, 4, 8 or 16 warps, and a cluster at most 64
 //               warps
 // @param input  norm.rows contiguous rows
@@ -69,18 +70,23 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   const uint64_t step = keep(clusters * norm.hidden);
   const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0 if the output would overwrite the sum
   SymmStatus status = SymmStatus::kDone;
-  for (uint64_t row = first; row < norm.rows; row += clusters, from += step, to += step) {
+  // With only two rows, the block would normalise both of them after the last elements have arrived.
+  const uint64_t ahead = norm.rows > first + 2 * clusters ? clusters : 0;
+  uint64_t next = first;  // the next row to send
+  for (uint64_t row = first; row < norm.rows; row += clusters, to += step) {
     // The call to begin_vectors() is inside the loop, so that compilers compute the values of the first
     // iteration before the wait for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept];
-    VERBENA_UNROLL
-    for (uint32_t k = 0; k < kKept; ++k)
-      some[k] =
-          __builtin_bit_cast(Vector16, rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
-    // If a block has no part of the row, the block with the same index has no part on any other rank either.
-    if (mine != 0 && status == SymmStatus::kDone)
-      status = calls.template send_vectors<kRanks, kKept>(some, count, group);
+    for (; next <= row + ahead && next < norm.rows; next += clusters, from += step) {
+      VERBENA_UNROLL
+      for (uint32_t k = 0; k < kKept; ++k)
+        some[k] = __builtin_bit_cast(Vector16,
+                                     rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
+      // If a block has no part of the row, the block with the same index has no part on any other rank.
+      if (mine != 0 && status == SymmStatus::kDone)
+        status = calls.template send_vectors<kRanks, kKept>(some, count, group);
+    }
     rows.load_addends(row);
     // No block may write a word before all blocks of the cluster have reset their words.
     if (row == first) rows.owner().await_others();

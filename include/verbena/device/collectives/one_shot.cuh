@@ -154,15 +154,19 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     });
   }
 
-  // An all-reduce of vectors in registers, as one message. send_vectors() and reduce_vectors() are its two
-  // halves; between the two, the group may load other data. First call begin_vectors() once, for messages of
-  // up to `count` vectors.
+  // A sequence of all-reduces of vectors in registers. send_vectors() and reduce_vectors() are the two halves
+  // of an all-reduce. Between the two, the group may load other data, and may call send_vectors() for the
+  // next all-reduce. First call begin_vectors() once, for all-reduces of `count` vectors. As many all-reduces
+  // as fit into a slot are one call of the exchange.
   // @param count  number of vectors of the group. A thread's vectors[k] is vector k * group.size() +
   //               group.rank() of the group, and has no effect if this index is `count` or more
   template <int kRanks>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin_vectors(uint32_t count) {
-    if (!exchange_.is_size(kRanks) || uint64_t{count} * kVectorBytes > exchange_.capacity_bytes())
+    const uint64_t length_bytes = uint64_t{count} * kVectorBytes;
+    if (!exchange_.is_size(kRanks) || length_bytes > exchange_.capacity_bytes())
       status_ = SymmStatus::kInvalid;
+    if (count != 0) in_slot_ = static_cast<uint32_t>(exchange_.capacity_bytes() / length_bytes);
+    sent_ = reduced_ = in_slot_;
     exchange_.template prepare<kRanks>();
     (void)start();
     return status_;
@@ -170,18 +174,22 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   template <int kRanks, uint32_t kVectors, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus send_vectors(const Vector16 (&vectors)[kVectors], uint32_t count,
                                                        const Group& group = {}) {
-    if (status_ != SymmStatus::kDone || !begin_message(group)) return status_;
+    if (status_ != SymmStatus::kDone || !enter_call(group)) return status_;
+    const uint32_t ahead = sent_ < in_slot_ ? 0 : 1;
     uint32_t index[kVectors];
-    const uint32_t which = find_vectors(exchange_.trouble() == 0 ? count : 0, group, index);
-    exchange_.template send_to_members<kRanks>(index, which, vectors);
+    const uint32_t which =
+        find_vectors((sent_ - ahead * in_slot_) * count, exchange_.trouble() == 0 ? count : 0, group, index);
+    exchange_.template send_to_members<kRanks>(index, which, vectors, ahead);
+    ++sent_;
     return status_;
   }
-  // Receives the other members' vectors and reduces all vectors. `vectors` must contain the vectors that were
-  // sent; the result replaces them.
+  // Receives the other members' vectors and reduces all vectors. `vectors` receives the result.
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_vectors(Vector16 (&vectors)[kVectors], uint32_t count,
                                                          const Reduce& reduce, const Group& group = {}) {
-    return status_ = exchange_.conclude(group, reduce_kept<kRanks>(vectors, count, reduce, group));
+    if (status_ != SymmStatus::kDone || !enter_call(group)) return status_;
+    const uint32_t first = reduced_++ * count;
+    return status_ = exchange_.conclude(group, reduce_kept<kRanks>(vectors, first, count, reduce, group));
   }
 
  private:
@@ -204,23 +212,34 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     }
   };
 
+  // Begins the exchange's next call if all vectors of its current call have been reduced.
+  template <typename Group>
+  VERBENA_DEVICE bool enter_call(const Group& group) {
+    if (reduced_ < in_slot_) return true;
+    sent_ -= in_slot_;
+    reduced_ = 0;
+    return begin_message(group, 1, 1);
+  }
+  // Finds this thread's packets of an all-reduce of `count` vectors whose first packet in the slot is
+  // `first`.
   template <uint32_t kVectors, typename Group>
-  VERBENA_DEVICE static uint32_t find_vectors(uint32_t count, const Group& group,
+  VERBENA_DEVICE static uint32_t find_vectors(uint32_t first, uint32_t count, const Group& group,
                                               uint32_t (&index)[kVectors]) {
     uint32_t which = 0;
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kVectors; ++k) {
-      index[k] = k * group.size() + group.rank();
-      if (index[k] < count) which |= 1u << k;
+      const uint32_t vector = k * group.size() + group.rank();
+      index[k] = first + vector;
+      if (vector < count) which |= 1u << k;
     }
     return which;
   }
   template <int kRanks, uint32_t kVectors, typename Reduce, typename Group>
-  VERBENA_DEVICE auto reduce_kept(Vector16 (&vectors)[kVectors], uint32_t count, const Reduce& reduce,
-                                  const Group& group) const {
+  VERBENA_DEVICE auto reduce_kept(Vector16 (&vectors)[kVectors], uint32_t first, uint32_t count,
+                                  const Reduce& reduce, const Group& group) const {
     if (exchange_.trouble() != 0) return exchange_.trouble();
     uint32_t index[kVectors];
-    const uint32_t which = find_vectors(count, group, index);
+    const uint32_t which = find_vectors(first, count, group, index);
     return exchange_.template reduce_from_members<kRanks>(index, which, vectors, reduce);
   }
   template <typename Plan>
@@ -430,6 +449,10 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
         [&](uint32_t index, const Data& result) { to.store(index, result); });
     return exchange_.conclude(group, have_come, patience);
   }
+
+  // Numbers of all-reduces of vectors: as many as fit into a slot; sent in the current call and ahead, in the
+  // next call; reduced in the current call.
+  uint32_t in_slot_ = 0, sent_ = 0, reduced_ = 0;
 };
 
 }  // namespace verbena::device

@@ -61,11 +61,11 @@ class PacketCalls {
     return status_ == SymmStatus::kDone;
   }
   // Begins `calls` calls. Call this function before each message, because after a message it is not known
-  // whether another message follows.
+  // whether another message follows. `ahead` is that of LowLatency::turn().
   template <typename Group>
-  VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1) {
+  VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1, uint32_t ahead = 0) {
     if (has_begun_) {
-      status_ = exchange_.turn(group, Heard::kEverybody, calls);
+      status_ = exchange_.turn(group, Heard::kEverybody, calls, ahead);
     } else {
       exchange_.load_epoch(calls);
     }

@@ -164,7 +164,8 @@ Rank::Rank(const CollPlan& plan)
   ours_ = std::make_unique<Ours>(plan_, library_);
   for (const Subject& subject : list_subjects())
     for (const uint64_t bytes : plan_.sizes)
-      room_bytes_ = std::max({room_bytes_, input_bytes(subject, cut_rows(subject, bytes)),
+      // All-reduces in graphs do not have whole rows.
+      room_bytes_ = std::max({room_bytes_, bytes, input_bytes(subject, cut_rows(subject, bytes)),
                               output_bytes(subject, cut_rows(subject, bytes))});
   room_bytes_ += 2 * kMarginBytes;
   // In windows, for copy engines; to all others it makes no difference where tensors lie.

@@ -145,17 +145,19 @@ void KernelSet::load_moe() {
     moe_ = load(moe_kernel_image());
     static constexpr const char* kCastNames[] = {"", "_float16", "_bfloat16"};
     static constexpr const char* kOrderNames[] = {"rows", "reduced", "exact"};
-    for (const bool is_far : {false, true}) {
+    for (uint32_t i = 0; i < kMoeFamilies; ++i) {
+      const auto family = static_cast<MoeFamily>(i);
       const auto find = [&](const std::string& name) {
-        return find_symbol(moe_, mangle_moe_kernel(name, is_far));
+        return find_symbol(moe_, mangle_moe_kernel(name, family));
       };
-      MoeKernels& kernels = is_far ? moe_far_ : moe_one_host_;
+      MoeKernels& kernels = moe_kernels_[i];
       for (uint32_t cast = 0; cast < kernels.dispatch.size(); ++cast) {
         kernels.dispatch[cast] = find(std::string("dispatch") + kCastNames[cast]);
         kernels.grouped[cast] = find(std::string("dispatch_grouped") + kCastNames[cast]);
       }
       for (uint32_t order = 0; order < kernels.combine.size(); ++order) {
-        if (is_far && static_cast<device::MoeOrder>(order) == device::MoeOrder::kExact) continue;
+        if (family == MoeFamily::kFar && static_cast<device::MoeOrder>(order) == device::MoeOrder::kExact)
+          continue;
         const std::string name = std::string("combine_") + kOrderNames[order];
         kernels.combine[order] = {find(name + "_float16"), find(name + "_bfloat16")};
       }
@@ -288,16 +290,16 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
   return all_reduce_norms_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
 }
 
-void KernelSet::launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
-                           uint32_t type, CUstream stream) {
+void KernelSet::launch_moe(MoeFamily family, const Grid& grid, const MoeDispatchLaunch& launch,
+                           uint32_t quantisation, uint32_t type, CUstream stream) {
   const uint32_t cast = quantisation == VERBENA_OPS_NOT_QUANTISED ? 0 : type == VERBENA_OPS_BFLOAT16 ? 2 : 1;
-  const MoeKernels& kernels = launch.shape.hosts == 1 ? moe_one_host_ : moe_far_;
+  const MoeKernels& kernels = moe_kernels_[static_cast<uint32_t>(family)];
   const bool is_grouped = launch.call.grouping != device::MoeGrouping::kRank;
   enqueue((is_grouped ? kernels.grouped : kernels.dispatch)[cast], grid, launch, stream);
 }
-void KernelSet::launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,
-                           uint32_t type, CUstream stream) {
-  const MoeKernels& kernels = launch.shape.hosts == 1 ? moe_one_host_ : moe_far_;
+void KernelSet::launch_moe(MoeFamily family, const Grid& grid, const MoeCombineLaunch& launch,
+                           device::MoeOrder order, uint32_t type, CUstream stream) {
+  const MoeKernels& kernels = moe_kernels_[static_cast<uint32_t>(family)];
   enqueue(kernels.combine[static_cast<uint32_t>(order)][type == VERBENA_OPS_BFLOAT16 ? 1 : 0], grid, launch,
           stream);
 }

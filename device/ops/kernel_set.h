@@ -60,12 +60,12 @@ class KernelSet {
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
   // Loads the MoE kernels. Call this function before the first launch_moe(). Any thread may call it.
   void load_moe();
-  // If the shape has several hosts, `launch` must be a MoeFarLaunch. `type` is the verbena_ops_type of rows
-  // that are cast: float16 or bfloat16.
-  void launch_moe(const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation, uint32_t type,
-                  CUstream stream);
-  void launch_moe(const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order, uint32_t type,
-                  CUstream stream);
+  // If the shape has several hosts, the family must be kFar, and `launch` must be a MoeFarLaunch. `type` is the
+  // verbena_ops_type of rows that are cast: float16 or bfloat16.
+  void launch_moe(MoeFamily family, const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
+                  uint32_t type, CUstream stream);
+  void launch_moe(MoeFamily family, const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,
+                  uint32_t type, CUstream stream);
   // Launch the kernels that compare a call between the ranks: one before and one after the exchange of
   // records.
   void record_call(const CompareLaunch& launch, CUstream stream);
@@ -112,7 +112,7 @@ class KernelSet {
     // The indices are the MoeOrder, and the type (float16 or bfloat16).
     std::array<std::array<CUfunction, 2>, 3> combine{};
   };
-  MoeKernels moe_one_host_, moe_far_;
+  std::array<MoeKernels, kMoeFamilies> moe_kernels_;  // the index is the MoeFamily
   CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr, across_hosts_lossless_ = nullptr;
   CUfunction note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters

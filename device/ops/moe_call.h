@@ -25,14 +25,20 @@ struct MoeFarLaunch : MoeLaunch {
 using MoeFarDispatchLaunch = MoeFarLaunch<MoeDispatchLaunch>;
 using MoeFarCombineLaunch = MoeFarLaunch<MoeCombineLaunch>;
 
-// Returns the symbol of the kernel verbena::ops::moe::`name` or, for teams across hosts,
-// verbena::ops::moe_far::`name`. The kernels are in a namespace, because profiling tools such as DeepEP's
+// The kernels of a family have the same names, in a namespace of the family: verbena::ops::moe for one host,
+// moe_in_turn for one host and long batches, moe_far for teams across hosts. Profiling tools such as DeepEP's
 // timer look for kernels whose names contain "::dispatch" and "::combine".
-inline std::string mangle_moe_kernel(const std::string& name, bool is_far = false) {
+enum class MoeFamily : uint32_t { kOneHost, kInTurn, kFar };
+inline constexpr uint32_t kMoeFamilies = 3;
+
+// Returns the symbol of a family's kernel.
+inline std::string mangle_moe_kernel(const std::string& name, MoeFamily family) {
+  constexpr const char* kNamespaces[kMoeFamilies] = {"moe", "moe_in_turn", "moe_far"};
+  const bool is_far = family == MoeFamily::kFar;
   const auto write = [](const std::string& word) { return std::to_string(word.size()) + word; };
   const bool is_dispatch = name.rfind("dispatch", 0) == 0;
   const std::string near = "NS0_" + write(is_dispatch ? "MoeDispatchLaunch" : "MoeCombineLaunch") + "E";
-  return "_ZN7verbena3ops" + write(is_far ? "moe_far" : "moe") + write(name) + "E" +
+  return "_ZN7verbena3ops" + write(kNamespaces[static_cast<uint32_t>(family)]) + write(name) + "E" +
          (is_far ? "NS0_" + write("MoeFarLaunch") + "I" + near + "EE" : near);
 }
 

@@ -16,6 +16,9 @@ namespace verbena::ops {
 namespace {
 
 constexpr uint32_t kThreads = 512, kMinBlocks = 32;
+// A batch is long if each warp has at least half a token. Then each warp has at least kItemsInTurn parts of
+// tokens, so that it sends and receives in turn several times.
+constexpr uint32_t kLongBatch = 2, kItemsInTurn = 4;
 constexpr size_t kMoeErrorBytes = 512;
 using device::kMoePacketBytes, device::kWarpLanes;
 
@@ -52,14 +55,25 @@ void expect_aligned(const char* name, const void* address, size_t bytes = kMoePa
 uint32_t count_vectors(uint32_t row_bytes) {
   return device::moe_divide_up(row_bytes / kMoePacketBytes, uint32_t{kWarpLanes});
 }
-// Returns the number of bits for MoeParts. The number of parts of a row is limited by the number of warps per
-// row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up to the next
-// power of two, because the last part also has the row's tail.
-uint32_t choose_parts(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
-  const uint32_t warps = grid.blocks * grid.threads / kWarpLanes;
+uint32_t count_warps(const Grid& grid) {
+  return grid.blocks * grid.threads / kWarpLanes;
+}
+// Returns the number of bits for a field of MoeParts. The number of parts of a row is limited by the number of
+// warps per row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up to
+// the next power of two, because the last part also has the row's tail.
+uint32_t choose_bits(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   uint32_t bits = 0;
-  while ((rows << (bits + 1)) <= warps && (1U << bits) <= count_vectors(row_bytes)) ++bits;
+  while ((rows << (bits + 1)) <= count_warps(grid) && (1U << bits) <= count_vectors(row_bytes)) ++bits;
   return bits;
+}
+// Chooses the parts of a call that sends and receives the given numbers of rows.
+device::MoeParts choose_parts(MoeFamily family, const Grid& grid, uint32_t tokens, uint32_t sent,
+                              uint32_t received, uint32_t row_bytes) {
+  if (family != MoeFamily::kInTurn)
+    return {choose_bits(grid, sent, row_bytes), choose_bits(grid, received, row_bytes)};
+  uint32_t bits = 0;
+  while ((tokens << bits) < kItemsInTurn * count_warps(grid) && count_vectors(row_bytes) >> bits >= 4) ++bits;
+  return {bits, bits};
 }
 
 // Chooses the size of chunks between hosts. There must be enough chunks to share the work between blocks, but
@@ -355,6 +369,13 @@ Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_byt
   return {std::min(most, std::max(kMinBlocks, warps / (kThreads / kWarpLanes) + 1)), kThreads};
 }
 
+// Only a kernel with all phases can send and receive in turn.
+MoeFamily MoeExchange::choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const {
+  if (shape_.hosts > 1) return MoeFamily::kFar;
+  const bool is_long = kLongBatch * tokens >= count_warps(grid);
+  return is_long && phase == VERBENA_MOE_BOTH ? MoeFamily::kInTurn : MoeFamily::kOneHost;
+}
+
 template <typename MoeLaunch>
 void MoeExchange::begin_launch(MoeFarLaunch<MoeLaunch>& launch) {
   launch.shape = shape_;
@@ -493,11 +514,11 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   call.layout = layout();
   const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes);
   const uint32_t tokens = std::max(1U, arguments.tokens);
-  call.parts = {choose_parts(grid, tokens, call.row_bytes),
-                choose_parts(grid, tokens * shape_.ranks, call.row_bytes)};
   call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
+  const MoeFamily family = choose_family(grid, tokens, arguments.phase);
+  call.parts = choose_parts(family, grid, tokens, tokens, tokens * shape_.ranks, call.row_bytes);
   if (arguments.grouping != VERBENA_MOE_BY_RANK && is_last(arguments.phase)) call.phases |= device::kMoePlace;
-  local_->kernels->launch_moe(grid, launch, arguments.quantisation, arguments.type, stream);
+  local_->kernels->launch_moe(family, grid, launch, arguments.quantisation, arguments.type, stream);
   end_phase(arguments, sent_dispatch_);
 }
 
@@ -524,19 +545,19 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   begin_launch(launch);
   const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
   const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);
-  launch.call = {
-      arguments.rows,
-      row_bytes,
-      arguments.tokens,
-      arguments.output,
-      static_cast<const char*>(arguments.handle),
-      begin_phase("combine", arguments, sent_combine_),
-      {choose_parts(grid, tokens * shape_.ranks, row_bytes), choose_parts(grid, tokens, row_bytes)},
-      layout(),
-      static_cast<device::MoeGrouping>(arguments.grouping),
-      arguments.weights};
-  local_->kernels->launch_moe(grid, launch, static_cast<device::MoeOrder>(arguments.order), arguments.type,
-                              stream);
+  const MoeFamily family = choose_family(grid, tokens, arguments.phase);
+  launch.call = {arguments.rows,
+                 row_bytes,
+                 arguments.tokens,
+                 arguments.output,
+                 static_cast<const char*>(arguments.handle),
+                 begin_phase("combine", arguments, sent_combine_),
+                 choose_parts(family, grid, tokens, tokens * shape_.ranks, tokens, row_bytes),
+                 layout(),
+                 static_cast<device::MoeGrouping>(arguments.grouping),
+                 arguments.weights};
+  local_->kernels->launch_moe(family, grid, launch, static_cast<device::MoeOrder>(arguments.order),
+                              arguments.type, stream);
   end_phase(arguments, sent_combine_);
 }
 

@@ -50,6 +50,7 @@ class MoeExchange {
   void expect_member() const;
   void expect_in_step() const;
   Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
+  MoeFamily choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const;
   // Returns the bits of the phases that the kernel runs. Throws Failure if the phase is out of order, or if
   // the arguments of a RECEIVE differ from the arguments of its SEND. `sent` contains the arguments of the
   // SEND, or nothing if no call is in flight.

@@ -97,31 +97,33 @@ void add_of(Kernels& kernels) {
     add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
   }
 }
-template <typename MoeLaunch, bool kIsGrouped>
-void add_dispatch(Kernels& kernels, const std::string& name, bool is_far) {
+template <typename MoeLaunch, bool kIsGrouped, bool kInTurn>
+void add_dispatch(Kernels& kernels, const std::string& name, ops::MoeFamily family) {
   using device::MoeRowCast, ops::run_moe_dispatch, ops::mangle_moe_kernel;
-  kernels[mangle_moe_kernel(name, is_far)] =
-      make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, MoeLaunch>>();
-  kernels[mangle_moe_kernel(name + "_float16", is_far)] =
-      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, MoeLaunch>>();
-  kernels[mangle_moe_kernel(name + "_bfloat16", is_far)] =
-      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, MoeLaunch>>();
+  kernels[mangle_moe_kernel(name, family)] =
+      make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, kInTurn, MoeLaunch>>();
+  kernels[mangle_moe_kernel(name + "_float16", family)] =
+      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, kInTurn, MoeLaunch>>();
+  kernels[mangle_moe_kernel(name + "_bfloat16", family)] =
+      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, kInTurn, MoeLaunch>>();
 }
-template <typename MoeLaunch, device::MoeOrder kOrder>
-void add_combine(Kernels& kernels, const std::string& name, bool is_far) {
+template <typename MoeLaunch, device::MoeOrder kOrder, bool kInTurn>
+void add_combine(Kernels& kernels, const std::string& name, ops::MoeFamily family) {
   using ops::run_moe_combine, ops::mangle_moe_kernel;
-  kernels[mangle_moe_kernel(name + "_float16", is_far)] =
-      make<MoeLaunch, &run_moe_combine<device::Half, kOrder, MoeLaunch>>();
-  kernels[mangle_moe_kernel(name + "_bfloat16", is_far)] =
-      make<MoeLaunch, &run_moe_combine<device::Bfloat16, kOrder, MoeLaunch>>();
+  kernels[mangle_moe_kernel(name + "_float16", family)] =
+      make<MoeLaunch, &run_moe_combine<device::Half, kOrder, kInTurn, MoeLaunch>>();
+  kernels[mangle_moe_kernel(name + "_bfloat16", family)] =
+      make<MoeLaunch, &run_moe_combine<device::Bfloat16, kOrder, kInTurn, MoeLaunch>>();
 }
-template <typename DispatchLaunch, typename CombineLaunch>
-void add_moe(Kernels& kernels, bool is_far) {
+template <typename DispatchLaunch, typename CombineLaunch, bool kInTurn>
+void add_moe(Kernels& kernels, ops::MoeFamily family) {
   using device::MoeOrder;
-  add_dispatch<DispatchLaunch, false>(kernels, "dispatch", is_far);
-  add_dispatch<DispatchLaunch, true>(kernels, "dispatch_grouped", is_far);
-  add_combine<CombineLaunch, MoeOrder::kRows>(kernels, "combine_rows", is_far);
-  add_combine<CombineLaunch, MoeOrder::kReduced>(kernels, "combine_reduced", is_far);
+  add_dispatch<DispatchLaunch, false, kInTurn>(kernels, "dispatch", family);
+  add_dispatch<DispatchLaunch, true, kInTurn>(kernels, "dispatch_grouped", family);
+  add_combine<CombineLaunch, MoeOrder::kRows, kInTurn>(kernels, "combine_rows", family);
+  add_combine<CombineLaunch, MoeOrder::kReduced, kInTurn>(kernels, "combine_reduced", family);
+  if constexpr (std::is_same_v<CombineLaunch, ops::MoeCombineLaunch>)
+    add_combine<CombineLaunch, MoeOrder::kExact, kInTurn>(kernels, "combine_exact", family);
 }
 const Kernels& list_kernels() {
   using ops::GroupLaunch, ops::NormLaunch;
@@ -139,9 +141,10 @@ const Kernels& list_kernels() {
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };
-    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch>(kernels, false);
-    add_combine<ops::MoeCombineLaunch, device::MoeOrder::kExact>(kernels, "combine_exact", false);
-    add_moe<ops::MoeFarDispatchLaunch, ops::MoeFarCombineLaunch>(kernels, true);
+    using ops::MoeFamily;
+    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch, false>(kernels, MoeFamily::kOneHost);
+    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch, true>(kernels, MoeFamily::kInTurn);
+    add_moe<ops::MoeFarDispatchLaunch, ops::MoeFarCombineLaunch, false>(kernels, MoeFamily::kFar);
     add_known<2>(kernels);
     add_known<4>(kernels);
     add_of<2>(kernels);

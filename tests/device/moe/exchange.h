@@ -731,7 +731,7 @@ class MoeRanks {
         case MoeOrder::kReduced:
           return call_combine<MoeOrder::kReduced>(rank, mine, told);
         case MoeOrder::kExact:
-          return device::MoeCombineKernel<T, MoeOrder::kExact>(mine, shape_, told).run();
+          return call_near_combine<MoeOrder::kExact>(rank, mine, told);
       }
     }
     MoeDispatch told = pair.dispatch(rank);
@@ -755,9 +755,17 @@ class MoeRanks {
   }
 
  private:
+  // Some ranks send and receive in turn, if all phases are one kernel.
+  bool is_in_turn(uint32_t rank) const { return !setup_.has_phases && (rank + rank / 2) % 2 == 1; }
+  template <MoeOrder kOrder>
+  SymmStatus call_near_combine(uint32_t rank, const SymmWorkspace<>& mine, const MoeCombine& told) const {
+    using device::MoeCombineKernel, device::MoeOneHost;
+    if (is_in_turn(rank)) return MoeCombineKernel<T, kOrder, MoeOneHost, true>(mine, shape_, told).run();
+    return MoeCombineKernel<T, kOrder>(mine, shape_, told).run();
+  }
   template <MoeOrder kOrder>
   SymmStatus call_combine(uint32_t rank, const SymmWorkspace<>& mine, const MoeCombine& told) const {
-    if (!hosts_) return device::MoeCombineKernel<T, kOrder>(mine, shape_, told).run();
+    if (!hosts_) return call_near_combine<kOrder>(rank, mine, told);
     const MoeShape shape = shape_of(rank);
     const device::MoeHosts hosts = hosts_of(rank);
     const device::MoeFarHosts far(mine, shape, hosts, device::MoeKind::kCombine);
@@ -770,11 +778,14 @@ class MoeRanks {
   }
   template <typename Rows, bool kIsGrouped>
   SymmStatus call_dispatch(uint32_t rank, const SymmWorkspace<>& mine, const MoeDispatch& told) const {
-    if (!hosts_) return device::MoeDispatchKernel<Rows, kIsGrouped>(mine, shape_, told).run();
+    using device::MoeDispatchKernel, device::MoeOneHost;
+    if (!hosts_ && is_in_turn(rank))
+      return MoeDispatchKernel<Rows, kIsGrouped, MoeOneHost, true>(mine, shape_, told).run();
+    if (!hosts_) return MoeDispatchKernel<Rows, kIsGrouped>(mine, shape_, told).run();
     const MoeShape shape = shape_of(rank);
     const device::MoeHosts hosts = hosts_of(rank);
     const device::MoeFarHosts far(mine, shape, hosts, device::MoeKind::kDispatch);
-    return device::MoeDispatchKernel<Rows, kIsGrouped, device::MoeFarHosts>(mine, shape, told, far).run();
+    return MoeDispatchKernel<Rows, kIsGrouped, device::MoeFarHosts>(mine, shape, told, far).run();
   }
   static MoeShape make_shape(const MoeSetup& setup) {
     MoeShape shape{};

@@ -19,7 +19,8 @@ namespace verbena::device {
 //              counterpart of the token's rank then adds the token's rows of its host in the order of ranks,
 //              and rounds the sum. The token's rank adds the rows of its own host, and then the other hosts'
 //              sums in the order of hosts. kExact is not supported with MoeFarHosts.
-template <typename T, MoeOrder kOrder, typename Far = MoeOneHost>
+// @tparam kInTurn  true to send and receive in turn (routing.cuh), in a call on one host with all phases
+template <typename T, MoeOrder kOrder, typename Far = MoeOneHost, bool kInTurn = false>
 class MoeCombineKernel {
  public:
   using Data = Packet::Data;
@@ -50,15 +51,19 @@ class MoeCombineKernel {
     if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens ||
         grouping != static_cast<uint32_t>(call_.grouping))
       return area_.refuse();
-    if ((call_.phases & kMoeSend) != 0 && !area_.has_trouble()) {
-      if (has_headers) send_headers();
-      send_rows(count_of_lane);
+    const bool sends = (call_.phases & kMoeSend) != 0 && !area_.has_trouble();
+    if (sends && has_headers) send_headers();
+    const MoeItems sent(count_sources(), row_packets_, call_.parts.send_bits, blocks_per_grid());
+    const uint32_t end = sent.count(find_largest(count_of_lane));
+    uint32_t next = sends ? sent.first : ~0U;  // the warp's next item to send
+    if constexpr (!kInTurn) {
+      send_rows(sent, next, end, count_of_lane);
+      if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
     }
-    if ((call_.phases & kMoeReceive) == 0) return area_.conclude();
     if constexpr (kSpansHosts) {
       if (!relay()) return area_.conclude();
     }
-    receive_rows();
+    receive_rows(sent, next, end, count_of_lane);
     if (has_headers) receive_headers();
     const SymmStatus status = area_.conclude();
     area_.finish(status);
@@ -67,8 +72,9 @@ class MoeCombineKernel {
 
  private:
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact, kSpansHosts = Far::kSpansHosts;
-  static constexpr uint32_t kAtOnce = 2;   // packets that a thread handles at a time
-  static constexpr uint32_t kAddends = 4;  // rows that a thread awaits at a time
+  // Numbers of packets that a thread handles at a time, and of rows that it awaits at a time. In long batches
+  // a warp has long parts of rows.
+  static constexpr uint32_t kAtOnce = kInTurn ? 4 : 2, kAddends = kInTurn ? 2 : 4;
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
@@ -191,16 +197,32 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAtOnce; ++i) data[i] = __builtin_bit_cast(Data, sums[i].round());
   }
 
-  // @param count  number of rows received from the rank whose number equals the lane's number
-  VERBENA_DEVICE void send_rows(uint32_t count) const {
+  // Returns the largest of the lanes' numbers, of which there is one per rank.
+  VERBENA_DEVICE uint32_t find_largest(uint32_t count_of_lane) const {
     uint32_t most = 0;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-      const uint32_t one = shuffle(kFullWarp, count, static_cast<int>(rank));
+      const uint32_t one = shuffle(kFullWarp, count_of_lane, static_cast<int>(rank));
       most = one > most ? one : most;
     }
-    const MoeItems items(shape_.ranks, row_packets_, call_.parts.send_bits, blocks_per_grid());
-    for (uint32_t item = items.first; item < items.count(most); item += items.step) {
-      const uint32_t source = items.rank(item), number = items.token(item);
+    return most;
+  }
+  // Items have the numbers of all ranks or, if kInTurn is true, of the other ranks, because rows for a rank's
+  // own tokens are not sent.
+  VERBENA_DEVICE uint32_t count_sources() const {
+    return kInTurn && shape_.ranks > 1 ? shape_.ranks - 1 : shape_.ranks;
+  }
+  VERBENA_DEVICE uint32_t find_source(uint32_t number) const {
+    if constexpr (!kInTurn) return number;
+    if (number >= count_sources()) return area_.me();
+    const uint32_t rank = area_.me() + 1 + number;
+    return rank < shape_.ranks ? rank : rank - shape_.ranks;
+  }
+  // Sends this rank's rows: the warp's items from `item` to `end_item` - 1.
+  // @param count  number of rows received from the rank whose number equals the lane's number
+  VERBENA_DEVICE void send_rows(const MoeItems& items, uint32_t& item, uint32_t end_item,
+                                uint32_t count) const {
+    for (; item < end_item; item += items.step) {
+      const uint32_t source = find_source(items.rank(item)), number = items.token(item);
       if (number >= shuffle(kFullWarp, count, static_cast<int>(source))) continue;
       const Adder adder = find_adder(source);
       if (adder.rank == area_.me()) continue;
@@ -263,9 +285,15 @@ class MoeCombineKernel {
     return {token,  place, uint64_t{source} * shape_.max_tokens + own_number,          experts_.find_rank(id),
             weight, ranks, kIsExact ? ballot(kFullWarp, id >= 0) : ranks & shape_.near};
   }
-  VERBENA_DEVICE void receive_rows() {
+  // Receives the rows for this rank's tokens. If kInTurn is true, also sends the items `next` to
+  // `end_sent` - 1, in turn with receiving.
+  VERBENA_DEVICE void receive_rows(const MoeItems& sent, uint32_t next, uint32_t end_sent, uint32_t count) {
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
-    for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
+    for (uint32_t item = items.first;; item += items.step) {
+      const bool is_end = item >= items.count(call_.tokens);
+      if constexpr (kInTurn)
+        send_rows(sent, next, is_end ? end_sent : sent.end_ahead(items.token(item), end_sent), count);
+      if (is_end) return;
       const Token token = load_token(items.token(item), 0, area_.me());
       const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {

@@ -18,7 +18,8 @@ namespace verbena::device {
 // @tparam Rows  MoeRowBytes or MoeRowCast
 // @tparam kIsGrouped  true if rows are grouped by expert
 // @tparam Far         MoeOneHost, or MoeFarHosts if the ranks are on several hosts
-template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost>
+// @tparam kInTurn     true to send and receive in turn (routing.cuh), in a call on one host with all phases
+template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost, bool kInTurn = false>
 class MoeDispatchKernel : MoeRows<Rows> {
  public:
   using typename MoeRows<Rows>::Data;
@@ -34,6 +35,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
   // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels.
   // @return kInvalid if the output has fewer rows than are needed
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
+    const MoeItems sent = find_sent_items();
+    const uint32_t end = sent.count(call_.tokens);
+    uint32_t next = sent.first;  // the warp's next item to send
     if (is_in(kMoeSend)) {
       const uint32_t last = blocks_per_grid() - 1;
       const bool is_last_but_one = block_index() + 1 == last || last == 0;
@@ -42,7 +46,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       if constexpr (kIsGrouped) {
         if (is_last_but_one) placement_.send_counts(area_, ids_, area_.me(), call_.tokens);
       }
-      send_rows();
+      send_rows(sent, next, kInTurn ? sent.end_ahead(0, end) : end);
       if constexpr (kIsGrouped) placement_.send_places(area_, ids_, area_.me(), call_.tokens);
       // FAULT(old_entries_are_not_renewed)
       if (is_last_but_one) renew_entries(area_.me(), call_.tokens);
@@ -61,7 +65,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if constexpr (kIsGrouped) {
       if (has_rows() && !placement_.choose_begins()) return area_.refuse();
     }
-    receive_rows();
+    receive_rows(sent, next, end);
     if (has_ids()) write_received();
     if constexpr (kIsGrouped) {
       if (has_rows()) placement_.write_groups(masks_);
@@ -213,15 +217,17 @@ class MoeDispatchKernel : MoeRows<Rows> {
     store_one(k, data.x, data.y);
     store_one(k + 1, data.z, data.w);
   }
-  // Sends this rank's rows to the ranks of this host. The warp that sends the last part of a row also sends
-  // the row's tail.
-  VERBENA_DEVICE void send_rows() const {
+  VERBENA_DEVICE MoeItems find_sent_items() const {
     // The block that sends the header starts with rows later than the other blocks. It therefore sends rows
     // only if the other blocks would otherwise need another round.
     const uint32_t others = blocks_per_grid() - 1, warps = threads_per_block() / kWarpLanes;
     const bool are_enough = (call_.tokens << call_.parts.send_bits) <= others * warps;
-    const MoeItems items(1, row_packets_, call_.parts.send_bits, are_enough ? others : others + 1);
-    for (uint32_t item = items.first; item < items.count(call_.tokens); item += items.step) {
+    return {1, row_packets_, call_.parts.send_bits, are_enough ? others : others + 1};
+  }
+  // Sends this rank's rows to the ranks of this host: the warp's items from `item` to `end` - 1. The warp
+  // that sends the last part of a row also sends the row's tail.
+  VERBENA_DEVICE void send_rows(const MoeItems& items, uint32_t& item, uint32_t end_item) const {
+    for (; item < end_item; item += items.step) {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
@@ -470,14 +476,19 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return true;
   }
-  VERBENA_DEVICE void receive_rows() {
+  // Receives the rows. If kInTurn is true, also sends the items `next` to `end_sent` - 1, in turn with
+  // receiving.
+  VERBENA_DEVICE void receive_rows(const MoeItems& sent, uint32_t next, uint32_t end_sent) {
     const MoeItems items(shape_.ranks, row_packets_, call_.parts.receive_bits, blocks_per_grid());
     const uint32_t words = shape_.mask_words();
     uint32_t tokens = 0;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
       tokens = masks_.tokens[rank] > tokens ? masks_.tokens[rank] : tokens;
-    for (uint32_t item = items.first; item < items.count(tokens); item += items.step) {
+    for (uint32_t item = items.first;; item += items.step) {
+      const bool is_end = item >= items.count(tokens);
       const uint32_t source = items.rank(item), token = items.token(item);
+      if constexpr (kInTurn) send_rows(sent, next, is_end ? end_sent : sent.end_ahead(token, end_sent));
+      if (is_end) return;
       if (source >= shape_.ranks || !masks_.has(words, source, token)) continue;
       const uint32_t row = source * shape_.max_tokens + masks_.find_number(words, source, token);
       const bool has_tail = items.is_last(item) && has_ids();

@@ -87,6 +87,10 @@ class MoeExperts {
 // divisions, because even a few divisions take a warp about a hundred cycles. Items are numbered token by
 // token. The number of items per token is the number of ranks, rounded up to a power of two. So the items of
 // the tokens that exist have the lowest numbers.
+//
+// For a long batch, a kernel sends and receives items in turn, so that NVLink is not idle while the kernel
+// receives. Warps of different ranks do not wait for each other in a circle: before a warp waits for a token,
+// it has sent all its items of this token and of earlier tokens.
 struct MoeItems {
   uint32_t first, step;  // first item of this warp, and distance between its items
   uint32_t part_bits, rank_bits;
@@ -104,6 +108,13 @@ struct MoeItems {
     part_packets = ((vectors + (1U << bits) - 1) >> bits) * kWarpLanes;
   }
   VERBENA_DEVICE uint32_t count(uint32_t tokens) const { return tokens << (rank_bits + part_bits); }
+  // Returns the end of the items that a warp sends before it receives an item of `token`: its items of this
+  // token and of earlier tokens, and one more item.
+  // @param end  end of all items to send
+  VERBENA_DEVICE uint32_t end_ahead(uint32_t token, uint32_t end) const {
+    const uint32_t ahead = count(token + 1) + step;
+    return ahead < end ? ahead : end;
+  }
   VERBENA_DEVICE uint32_t rank(uint32_t item) const { return (item >> part_bits) & ((1U << rank_bits) - 1); }
   VERBENA_DEVICE uint32_t token(uint32_t item) const { return item >> (part_bits + rank_bits); }
   // Returns true if the item is the last part of its row. The last part has the fewest packets, or none.

@@ -77,7 +77,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     // The call to begin_vectors() is inside the loop, so that compilers compute the values of the first
     // iteration before the wait for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
-    Vector16 some[kKept];
+    Vector16 some[kKept] = {};  // remains zero after the end of the row
     for (; next <= row + ahead && next < norm.rows; next += clusters, from += step) {
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kKept; ++k)

@@ -273,7 +273,7 @@ TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
                           [](std::byte byte) { return byte == std::byte{0xcc}; }));
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_FALSE(warnings.empty());
-  EXPECT_NE(warnings[0].find("longer than its receive"), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("longer than the receive buffer"), std::string::npos) << warnings[0];
 }
 
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {

@@ -525,7 +525,8 @@ TEST_F(CopierTest, ItSaysWhichCopyIsNotDone) {
     EXPECT_EQ(explain_wait(), "");
     ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(near.piece(0, 64)).to(far.remote()).post(loop.left), 0);
     EXPECT_TRUE(waits_to_say("process " + std::to_string(find_copier()) +
-                             ", started a copy on its device 0, which has not finished after"));
+                             ", which copies GPU memory, started a copy on its device 0, which has not "
+                             "finished after"));
     hold_copies(false);
     EXPECT_EQ(loop.node.wait_completion().status, IBV_WC_SUCCESS);
     EXPECT_EQ(explain_wait(), "");

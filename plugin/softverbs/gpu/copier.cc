@@ -391,7 +391,7 @@ std::string Copier::describe() const {
 std::string Copier::explain_wait(uint64_t least_ns) const {
   std::string text = describe_watched_calls(least_ns);
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
-  const std::string who = "the process that copies GPU memory, number " + std::to_string(pid_) + ",";
+  const std::string who = "process " + std::to_string(pid_) + ", which copies GPU memory,";
   if (is_dead()) add(who + " has exited");
   const uint64_t now_ns = read_clock_ns();
   const auto is_long = [&](uint64_t since_ns) {

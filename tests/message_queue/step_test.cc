@@ -137,7 +137,7 @@ bool kill_reader_at(uint32_t step, bool finds_message) {
     EXPECT_TRUE(send_one());
   }
   const bool is_through = run_steps(dying, step, [&] { EXPECT_TRUE(send_one()); });
-  const std::string name = "reader 1 (process " + std::to_string(dying.pid()) + ") is dead or lost";
+  const std::string name = "reader 1 (process " + std::to_string(dying.pid()) + ") is dead or unreachable";
   dying.kill();
   LogCapture log;
   for (;;) {

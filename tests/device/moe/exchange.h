@@ -755,12 +755,15 @@ class MoeRanks {
   }
 
  private:
-  // Some ranks send and receive in turn, if all phases are one kernel.
-  bool is_in_turn(uint32_t rank) const { return !setup_.has_phases && (rank + rank / 2) % 2 == 1; }
+  // Some ranks send and receive in turn, if one kernel does all phases.
+  static bool is_in_turn(uint32_t rank, uint32_t phases) {
+    return (phases & device::kMoeSend) != 0 && phases != device::kMoeSend && (rank + rank / 2) % 2 == 1;
+  }
   template <MoeOrder kOrder>
   SymmStatus call_near_combine(uint32_t rank, const SymmWorkspace<>& mine, const MoeCombine& told) const {
     using device::MoeCombineKernel, device::MoeOneHost;
-    if (is_in_turn(rank)) return MoeCombineKernel<T, kOrder, MoeOneHost, true>(mine, shape_, told).run();
+    if (is_in_turn(rank, told.phases))
+      return MoeCombineKernel<T, kOrder, MoeOneHost, true>(mine, shape_, told).run();
     return MoeCombineKernel<T, kOrder>(mine, shape_, told).run();
   }
   template <MoeOrder kOrder>
@@ -779,7 +782,7 @@ class MoeRanks {
   template <typename Rows, bool kIsGrouped>
   SymmStatus call_dispatch(uint32_t rank, const SymmWorkspace<>& mine, const MoeDispatch& told) const {
     using device::MoeDispatchKernel, device::MoeOneHost;
-    if (!hosts_ && is_in_turn(rank))
+    if (!hosts_ && is_in_turn(rank, told.phases))
       return MoeDispatchKernel<Rows, kIsGrouped, MoeOneHost, true>(mine, shape_, told).run();
     if (!hosts_) return MoeDispatchKernel<Rows, kIsGrouped>(mine, shape_, told).run();
     const MoeShape shape = shape_of(rank);

@@ -68,7 +68,7 @@ def test_a_sglang_without_the_hook_keeps_its_own(tmp_path, caplog):
         registry = importlib.import_module("sglang.srt.plugins.hook_registry")
         kept, registry.HookType = registry.HookType, None
         try:
-            with pytest.warns(UserWarning, match="sglang .* keeps its own"):
+            with pytest.warns(UserWarning, match="sglang .* uses its own"):
                 _load_sglang_plugins(folder, tmp_path, caplog)
         finally:
             registry.HookType = kept
@@ -103,7 +103,7 @@ def test_a_vllm_without_the_class_keeps_its_own(tmp_path, contents):
         importlib.import_module("sys").modules[VLLM_MODULE] = None
         if contents is not None:
             add_module(VLLM_MODULE, **contents)
-        with pytest.warns(UserWarning, match="vllm .* keeps its own"):
+        with pytest.warns(UserWarning, match="vllm .* uses its own"):
             _load_vllm_plugins(tmp_path)
         assert "VLLM_ALLREDUCE_USE_FLASHINFER" not in os.environ, "FlashInfer's kernels are left to it as well"
 

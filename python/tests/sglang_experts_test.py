@@ -62,7 +62,7 @@ def test_a_sglang_without_the_hook_keeps_its_own(tmp_path, monkeypatch):
     monkeypatch.delenv("USE_VERBENA_COLLECTIVES", raising=False)
     with _sglang():
         importlib.import_module(f"{PLUGINS}.hook_registry").HookType = None
-        with pytest.warns(UserWarning, match="sglang .* no hook for Verbena's dispatch and combine for experts, so the engine keeps its own"):
+        with pytest.warns(UserWarning, match="sglang .* no hook for Verbena's dispatch and combine for experts, so the engine uses its own"):
             _load_plugins(tmp_path)
 
 

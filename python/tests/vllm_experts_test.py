@@ -71,7 +71,7 @@ def test_a_vllm_without_the_function_keeps_its_own(monkeypatch):
     monkeypatch.setenv("USE_VERBENA_MOE", "1")
     with _vllm():
         del importlib.import_module(UTILS).maybe_make_prepare_finalize
-        with pytest.warns(UserWarning, match="vllm .* no hook for Verbena's dispatch and combine for experts, so the engine keeps its own"):
+        with pytest.warns(UserWarning, match="vllm .* no hook for Verbena's dispatch and combine for experts, so the engine uses its own"):
             importlib.import_module("verbena.integrations.vllm").register()
 
 

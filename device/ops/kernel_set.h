@@ -60,8 +60,8 @@ class KernelSet {
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
   // Loads the MoE kernels. Call this function before the first launch_moe(). Any thread may call it.
   void load_moe();
-  // If the shape has several hosts, the family must be kFar, and `launch` must be a MoeFarLaunch. `type` is the
-  // verbena_ops_type of rows that are cast: float16 or bfloat16.
+  // If the shape has several hosts, the family must be kFar, and `launch` must be a MoeFarLaunch. `type` is
+  // the verbena_ops_type of rows that are cast: float16 or bfloat16.
   void launch_moe(MoeFamily family, const Grid& grid, const MoeDispatchLaunch& launch, uint32_t quantisation,
                   uint32_t type, CUstream stream);
   void launch_moe(MoeFamily family, const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,

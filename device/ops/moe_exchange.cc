@@ -58,9 +58,10 @@ uint32_t count_vectors(uint32_t row_bytes) {
 uint32_t count_warps(const Grid& grid) {
   return grid.blocks * grid.threads / kWarpLanes;
 }
-// Returns the number of bits for a field of MoeParts. The number of parts of a row is limited by the number of
-// warps per row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up to
-// the next power of two, because the last part also has the row's tail.
+
+// Returns the number of bits for a field of MoeParts. The number of parts of a row is limited by the number
+// of warps per row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up
+// to the next power of two, because the last part also has the row's tail.
 uint32_t choose_bits(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   uint32_t bits = 0;
   while ((rows << (bits + 1)) <= count_warps(grid) && (1U << bits) <= count_vectors(row_bytes)) ++bits;

@@ -432,8 +432,8 @@ TEST(AllReduceNorm, RowsInRegistersOfRanks) {
 }
 
 // A block sends each row before it receives the previous row. A slot holds 1, 2, 3 or 5 rows, so that the row
-// that is sent ahead is in the same slot or in the next one; kernels end with full slots and with others. Some
-// threads have no part of a row.
+// that is sent ahead is in the same slot or in the next one; kernels end with full slots and with others.
+// Some threads have no part of a row.
 TEST(AllReduceNorm, RowsAreSentAhead) {
   constexpr uint64_t kHidden = 200, kBytesOfSlotPerRow = kHidden * 2 / 16 * 24;
   for (const int32_t count : {2, 4, 5}) {

@@ -63,7 +63,7 @@ bool reaches(const SymmContext& context, const Team& team, int32_t peer) {
 }
 
 Outcome refuse(const Team& team, const char* what, long long number) {
-  return fail(Status::kInvalidArgument, "symm: a call on a stream of %s: %s %lld does not exist",
+  return fail(Status::kInvalidArgument, "symm: call on a stream for %s: %s %lld does not exist",
               team.name().c_str(), what, number);
 }
 
@@ -85,7 +85,7 @@ Outcome check_range(const Team& team, const Range& range, bool needs_network) {
     return {};
   return fail(
       Status::kInvalidArgument,
-      "symm: a call on a stream of %s: the range of %llu bytes from 0x%llx to 0x%llx is not inside a window",
+      "symm: call on a stream for %s: the range of %llu bytes from 0x%llx to 0x%llx is not inside a window",
       team.name().c_str(), static_cast<unsigned long long>(range.length_bytes),
       static_cast<unsigned long long>(range.source), static_cast<unsigned long long>(range.destination));
 }
@@ -110,7 +110,7 @@ Outcome check_call(const Team& team, const StreamCall& call) {
       context.has_remote != 0 && (!has_peer || !reaches(context, team, call.peer)) && call.kind != kWait;
   if (context.has_remote != 0 && context.type != kSymmVerbena && (needs_network || call.kind == kWait)) {
     return fail(Status::kInvalidUsage,
-                "symm: a call on a stream of %s: some members are only reachable over the network of the "
+                "symm: call on a stream for %s: some members are only reachable over the network of the "
                 "heap's library (type %d), which calls on streams cannot use. Launch your own kernel with a "
                 "context of this type instead",
                 team.name().c_str(), context.type);
@@ -150,7 +150,7 @@ Outcome launch(const Team& team, const StreamCall& call, void* stream) {
   const CUresult result = cuda->cuLaunchKernel(*function, count_blocks(team, call), 1, 1, kStreamThreads, 1,
                                                1, 0, static_cast<CUstream>(stream), parameters, nullptr);
   if (result == CUDA_SUCCESS) return {};
-  return fail(Status::kCuda, "symm: a call on a stream of %s: %s", team.name().c_str(),
+  return fail(Status::kCuda, "symm: call on a stream for %s: %s", team.name().c_str(),
               base::describe_cuda(result));
 }
 

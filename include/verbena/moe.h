@@ -205,8 +205,8 @@ typedef struct {
  * each rank. The size does not depend on options->blocks. Returns 0 if the options are invalid. */
 VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* options, uint32_t ranks);
 
-/* Returns the same size for an exchange between ranks on `hosts` hosts with the same number of ranks on each
- * host. */
+/* Like verbena_moe_workspace_bytes(), but for an exchange that spans `hosts` hosts. Each host has `ranks` /
+ * `hosts` ranks. */
 VERBENA_API size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
                                                       uint32_t hosts);
 

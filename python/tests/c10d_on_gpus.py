@@ -4,9 +4,9 @@ that a call takes on the host.
 
     torchrun --nproc-per-node 2 python/tests/c10d_on_gpus.py [CASE...]
 
-Prints a line for each case on rank 0; ends at the first case that fails. Ranks may share a GPU, whose times mean nothing: then each
-is a host of its own for NCCL, which connects them by sockets; and so that two kernels fit on the GPU, start
-nvidia-cuda-mps-control before.
+Prints a line for each case on rank 0; ends at the first case that fails. Ranks may share a GPU, but then the times mean nothing. In
+this case NCCL treats each rank as a host and connects the ranks by sockets. Start nvidia-cuda-mps-control before, so that the kernels
+of two ranks can run on the GPU at the same time.
 """
 import datetime
 import os

@@ -178,7 +178,7 @@ def make_alone(module, class_name="VerbenaAllreduce", **arguments):
 
 
 def find_calls(path, function):
-    """Returns the calls of a function, or of a method of any object, in a file, as (positional arguments, keywords)."""
+    """Finds all calls of a function in a file, and all calls of a method of this name. Returns each call as (positional arguments, keywords)."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == function:
             yield len(node.args), [one.arg for one in node.keywords if one.arg]

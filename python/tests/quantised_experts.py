@@ -1,4 +1,4 @@
-"""A layer of experts with SwiGLU, as PyTorch computes it on the host: either densely for all tokens, or for the rows that a rank has
+"""A layer of SwiGLU experts, computed by PyTorch on the host. It processes all tokens densely, or only the rows that a rank has
 received."""
 import torch
 

@@ -141,8 +141,8 @@ VERBENA_DEVICE T update_signed(T* address, T value) {
 }  // namespace detail
 #endif
 
-// Applies `operation` to the integer at the address and `value`, and returns the previous value. Minimum and
-// maximum are signed if T is signed.
+// Replaces the integer at `address` by operation(integer, value), and returns the previous integer. Minimum
+// and maximum are signed if T is signed.
 template <Operation operation, Order order, Scope scope, Space space = Space::kGeneric, typename T>
 VERBENA_DEVICE T update(T* address, detail::Same<T> value) {
   static_assert(operation != Operation::kExchange && operation != Operation::kCompareExchange,

@@ -188,8 +188,8 @@ base::Outcome Connector::accept_welcome() {
   }
   if (welcome_.process != handle_.process) {
     return base::fail(base::Status::kRemote,
-                      "connect to %s: another process than the one that created the handle answers, so the "
-                      "peer has probably been restarted. Restart all ranks together",
+                      "connect to %s: the process that answered is not the process that created the handle, so "
+                      "the peer has probably been restarted. Restart all ranks together",
                       peer_.c_str());
   }
   PeerSockets::instance().add(own_, handle_.process, welcome_.id);

@@ -44,8 +44,8 @@ class RankRows:
     """Moves rows between the ranks of a context. Creating it is collective. The first call with a new shape allocates memory and is
     collective.
 
-    If the ranks are on several hosts, each host adds its rows of a token in rank order, and rounds the sum. The token's rank then adds
-    the unrounded sum of its own host and the sums of the other hosts, in the order of hosts."""
+    If the ranks are on several hosts, each host adds its rows of a token in rank order. The token's rank then adds the sums of all
+    hosts, in the order of hosts. Other hosts round their sums before they send them; the sum of the own host is not rounded."""
 
     def __init__(self, context: SymmetricContext) -> None:
         self._context, self.hosts = context, find_hosts(context)  # the host of each rank

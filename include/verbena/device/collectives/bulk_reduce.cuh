@@ -62,8 +62,8 @@ struct BulkChunk {
   uint64_t part_bytes, share_bytes, offset;
   uint32_t max_bytes;
   // `here` is the slot in this rank's memory that member 0 writes. The slots of the other members follow at
-  // distances of slot_bytes. `there` is the local address at the same offset as the slot that this rank
-  // writes in the memory of each member.
+  // distances of slot_bytes. This rank writes a slot at the same offset in the memory of each member. `there`
+  // is the address at this offset in this rank's own memory.
   const char* here;
   char* there;
   uint64_t slot_bytes;

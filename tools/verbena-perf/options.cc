@@ -60,7 +60,8 @@ void add_transport_options(CLI::App& app, Workload& workload, RawWorkload& raw) 
       ->check(CLI::IsMember({kVerbena, kDatagram, kNcclIb}))
       ->capture_default_str();
   app.add_option(kAgainst, raw.against,
-                 "transport to compare with (only ib is supported). The tool alternates between runs of the plugin and runs of "
+                 "transport to compare with (only ib is supported). The tool alternates between runs of the "
+                 "plugin and runs of "
                  "NCCL's own IB transport, and shows the factor by which the plugin is better")
       ->check(CLI::IsMember({kIb}));
   add_range_option(app, "--rounds", workload.rounds, "with --against: number of runs of each transport", 1,
@@ -94,7 +95,8 @@ void add_contract_options(CLI::App& app, Workload& workload, RawWorkload& raw) {
                "with buffers of the application");
   app.add_flag("--cuda-type", workload.cuda_type,
                "register the buffers as GPU memory, although they are host memory");
-  app.add_option("--verify", workload.verify, "with 1, run a pass that checks every byte before the measurement; with 0, skip this pass")
+  app.add_option("--verify", workload.verify,
+                 "with 1, run a pass that checks every byte before the measurement; with 0, skip this pass")
       ->capture_default_str();
   // For tests that inject a failure while messages are in flight.
   app.add_option("--until", workload.until)->group("");

@@ -187,10 +187,11 @@ base::Outcome Connector::accept_welcome() {
                       describe_key_refusal(protocol::Refusal::kKeyWrong, true).c_str());
   }
   if (welcome_.process != handle_.process) {
-    return base::fail(base::Status::kRemote,
-                      "connect to %s: the process that answered is not the process that created the handle, so "
-                      "the peer has probably been restarted. Restart all ranks together",
-                      peer_.c_str());
+    return base::fail(
+        base::Status::kRemote,
+        "connect to %s: the process that answered is not the process that created the handle, so "
+        "the peer has probably been restarted. Restart all ranks together",
+        peer_.c_str());
   }
   PeerSockets::instance().add(own_, handle_.process, welcome_.id);
   if (welcome_.queue_pairs < hello_.queue_pairs) {

@@ -142,7 +142,7 @@ def test_wrong_tensors(rank):
         of_smaller = smaller.make_dispatched(rows)
         _synchronize()
         exchange.check_error()
-        wrong = [(by_rank, {"grouping": "expert"}, "grouped by RANK"), (ragged, {"grouping": "ragged"}, "it has scales"),
+        wrong = [(by_rank, {"grouping": "expert"}, "grouped by RANK"), (ragged, {"grouping": "ragged"}, "`out` has scales"),
                  (by_rank, {"scales": scales}, "no scales"), (by_rank, {"cast": "fp8_block"}, "float8_e4m3fn"),
                  (cast, {}, "bfloat16"), (cast, {"cast": "fp8_block"}, "must be contiguous"),
                  (cast, {"cast": "fp8_block_exponent", "column_scales": True}, "int32"),

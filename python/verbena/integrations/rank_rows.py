@@ -170,8 +170,9 @@ class RankRows:
 
 
 def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any, Any]:
-    """Returns the number of tokens for each rank (int32 [ranks]), the number of tokens for each expert (int32 [experts]), and for each
-    token and rank the last slot of the token whose expert is on that rank ([tokens, ranks]; -1 if there is none)."""
+    """Returns three tensors: the number of tokens for each rank (int32 [ranks]); the number of tokens for each expert (int32
+    [experts]); and, for each token and rank, the last slot of the token that selects an expert on that rank, or -1 if no slot does
+    ([tokens, ranks])."""
     import torch
     is_valid = (topk_idx >= 0) & (topk_idx < num_experts)
     rank_of = torch.where(is_valid, topk_idx // (num_experts // ranks), -1)

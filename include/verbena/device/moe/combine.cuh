@@ -54,8 +54,8 @@ class MoeCombineKernel {
     const bool sends = (call_.phases & kMoeSend) != 0 && !area_.has_trouble();
     if (sends && has_headers) send_headers();
     const MoeItems sent(count_sources(), row_packets_, call_.parts.send_bits, blocks_per_grid());
-    const uint32_t end = sent.count(find_largest(count_of_lane));
-    uint32_t next = sends ? sent.first : ~0U;  // the warp's next item to send
+    const uint32_t end = sends ? sent.count(find_largest(count_of_lane)) : 0;  // of the items to send
+    uint32_t next = sent.first;                                                // the warp's next item to send
     if constexpr (!kInTurn) {
       send_rows(sent, next, end, count_of_lane);
       if ((call_.phases & kMoeReceive) == 0) return area_.conclude();

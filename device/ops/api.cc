@@ -88,7 +88,7 @@ void expect_codec(verbena_ops_algorithm codec) {
 
 uint32_t check_norm(verbena_ops_type type, const verbena_ops_norm* norm) {
   expect(type == VERBENA_OPS_FLOAT16 || type == VERBENA_OPS_BFLOAT16,
-         "ops: an all-reduce with a norm takes only tensors of float16 or bfloat16");
+         "ops: a norm takes only tensors of float16 or bfloat16");
   expect(norm != nullptr && norm->hidden != 0, "ops: the norm is NULL, or its hidden size is 0");
   expect(norm->quantisation >= VERBENA_OPS_NOT_QUANTISED && norm->quantisation <= VERBENA_OPS_INT8_TOKEN,
          "ops: the quantisation is unknown. The header verbena/ops.h lists the quantisations");

@@ -301,9 +301,8 @@ void Communicator::submit(const Call& call, const Choice& choice, CUstream strea
 
 void Communicator::expect_no_group() const {
   if (!is_grouped_) return;
-  throw Failure(
-      VERBENA_INVALID_USAGE,
-      "ops: an all-reduce with a norm cannot be part of a group. Make this call before or after the group");
+  throw Failure(VERBENA_INVALID_USAGE,
+                "ops: a norm cannot be part of a group. Make this call before or after the group");
 }
 
 void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {

@@ -78,7 +78,7 @@ void wait_until_step(uint64_t step);
 inline void require(bool condition, const char* text) {
   if (!condition) fail(text);
 }
-// Of what a call of the device library returns.
+// Fails the test unless `status`, the result of a function of the device library, is kDone.
 template <typename Status>
 void require_done(Status status, const char* text) {
   if (status != Status::kDone)

@@ -57,7 +57,7 @@ class RmaGroup {
   uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
   tools::RmaPlugin& plugin() { return plugin_; }
 
-  // The requests of calls that are to succeed. A signal of its own goes with no put.
+  // Return the requests of calls that must succeed. signal() signals without a put.
   void* put(const tools::RmaTarget& target, const tools::RmaCopy& copy);
   void* put_signal(const tools::RmaTarget& target, const tools::RmaCopy& copy, const tools::RmaAdd& add);
   void* signal(const tools::RmaTarget& target, uint32_t to, const tools::RmaAdd& add);

@@ -1,5 +1,7 @@
 #include "base/hmac.h"
 
+#include <strings.h>
+
 #include "base/log.h"
 #include "crypto/libcrypto.h"
 

@@ -1,6 +1,7 @@
 #include "base/signal_event.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 

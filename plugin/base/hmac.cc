@@ -1,6 +1,6 @@
 #include "base/hmac.h"
 
-#include <strings.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "crypto/libcrypto.h"

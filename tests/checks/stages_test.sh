@@ -68,9 +68,10 @@ expect 'parts that there is no time for' 0 '2 passed, 0 failed, 0 skipped' \
   ". tools/lib/ctest.sh; export jobs=1 long= all=; within_s=20; cd $folder; run_stage a 60 bash -c 'test_preset made'"
 rm -rf "$folder"
 
-# Days share the sanitizers and their programs, and --long leaves none out.
-parts=$(. tools/lib/ctest.sh; long=; for day in 4 5 6; do sanitizers; part_of tsan; part_of arm64; part_of default; done; long=1; sanitizers; part_of tsan)
-[ "${parts//$'\n'/ }" = 'asan 1/2 1/4 tsan 1/2 2/4 asan 2/2 3/4 asan tsan' ] || { echo "FAILED the day's part: $parts"; failures=$((failures + 1)); }
+# Days share the presets and their programs, and --long leaves none out.
+parts=$(. tools/lib/ctest.sh; long=; for day in 4 5 6; do other_presets; part_of tsan; part_of arm64; part_of tidy; part_of default; done
+  long=1; other_presets; part_of tsan)
+[ "${parts//$'\n'/ }" = 'tsan 2/2 2/4 2/3 arm64 2/2 2/4 3/3 asan 1/2 3/4 1/3 asan tsan arm64' ] || { echo "FAILED the day's part: $parts"; failures=$((failures + 1)); }
 
 # A signal to the script also ends its stage.
 marker="sleep 61.$$"

@@ -26,20 +26,21 @@ ctest_preset() {
     --no-tests=error "$@"
 }
 
-# part_of PRESET: K/N, the part of its test programs (of vm's cases) that is built and run on this day; nothing: all of them. They run
-# what the default build runs, in hours. The output of the build, and of vm, names what waits for another day.
+# part_of NAME: K/N, the part that runs on this day: of a preset's test programs, of vm's cases, of tidy's pieces; nothing: all of them.
+# All of them take hours. The output of the stage names what waits for another day.
 part_of() {
   [ -z "$long" ] || return 0
   case $1 in
-    asan | tsan) echo "$((day / 2 % 2 + 1))/2" ;;
-    vm) echo "$((day % 3 + 1))/3" ;;
-    arm64) echo "$((day % 4 + 1))/4" ;;
+    asan | tsan) echo "$((day / 3 % 2 + 1))/2" ;;
+    vm | tidy) echo "$((day % 3 + 1))/3" ;;
+    arm64) echo "$((day / 3 % 4 + 1))/4" ;;
   esac
 }
 
-# The sanitizers of this day: one of them, so that a slow machine has time for each of them in turn; for --long both.
-sanitizers() {
-  if [ -n "$long" ]; then echo asan tsan; elif [ $((day % 2)) = 0 ]; then echo asan; else echo tsan; fi
+# The presets that run beside the default one: one of them a day, so that a slow machine has time for each of them in turn.
+other_presets() {
+  local all_of_them=(asan tsan arm64)
+  if [ -n "$long" ]; then echo "${all_of_them[@]}"; else echo "${all_of_them[day % 3]}"; fi
 }
 
 # test_preset PRESET: runs all its tests. With a $stage_deadline (seconds since 1970), a sanitizer's or an emulator's preset runs

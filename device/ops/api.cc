@@ -123,8 +123,9 @@ Norm convert_norm(const verbena_ops_norm& norm, size_t x_stride) {
 }
 // Adds a grid for rows to a choice, and submits the norm.
 void submit_norm(verbena_ops* ops, const Call& call, const Choice& choice, const verbena_ops_norm& norm,
-                 size_t x_stride, verbena_stream stream) {
-  ops->communicator.submit_norm(call, choice, convert_norm(norm, x_stride), static_cast<CUstream>(stream));
+                 size_t x_stride, const Finalize* finalize, verbena_stream stream) {
+  ops->communicator.submit_norm(call, choice, convert_norm(norm, x_stride), finalize,
+                                static_cast<CUstream>(stream));
 }
 Choice choose_quantised(const verbena_ops* ops, const Call& call, verbena_ops_algorithm codec) {
   expect_codec(codec);
@@ -153,6 +154,38 @@ void set_counts(Call& call, Lengths lengths, const int64_t* counts, const int64_
   call.unit_bytes = sizes->unit_bytes;
   call.input_bytes = sizes->input_bytes;
   call.output_bytes = sizes->output_bytes;
+}
+
+// Sums the ranks' inputs and normalises the rows of the sum. The input is `input` or, if `finalize` is not
+// null, the result of the finalize step.
+void reduce_and_norm(verbena_ops* ops, const void* input, const Finalize* finalize, void* sum,
+                     verbena_ops_type type, const verbena_ops_norm* norm, verbena_ops_algorithm codec,
+                     const verbena_ops_choice* asked, verbena_stream stream) {
+  Call call = begin_call(Kind::kAllReduce, input, sum);
+  set_reduction(call, type, VERBENA_OPS_SUM);
+  check_norm(type, norm);
+  call.length_bytes = norm->rows * norm->hidden * find_element_bytes(type);
+  if (norm->rows == 0) return;
+  ops->communicator.expect_no_group();
+  const Chooser& chooser = ops->communicator.chooser();
+  const Choice chosen = codec == VERBENA_OPS_AUTO ? chooser.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes,
+                                                                   {false, type == VERBENA_OPS_BFLOAT16})
+                                                  : choose_quantised(ops, call, codec);
+  const Choice choice = chooser.complete(chosen, asked);
+  const bool is_asked = chooser.is_forced() || !leaves_algorithm(asked);
+  if (const auto fused = chooser.choose_fused(choice, norm->rows, call.length_bytes, is_asked)) {
+    call.kind = Kind::kAllReduceNorm;
+    return submit_norm(ops, call, *fused, *norm, norm->hidden, finalize, stream);
+  }
+  if (finalize != nullptr) call.input = call.output;
+  check_way(ops, call, choice);
+  Call rows = begin_call(Kind::kFinalize, nullptr, sum);
+  rows.type = call.type;
+  if (finalize != nullptr) submit_norm(ops, rows, {}, *norm, norm->hidden, finalize, stream);
+  ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
+  rows.kind = Kind::kNorm;
+  rows.input = call.output;
+  submit_norm(ops, rows, {}, *norm, norm->hidden, nullptr, stream);
 }
 
 }  // namespace
@@ -233,37 +266,31 @@ verbena_result verbena_ops_norm_rows(verbena_ops* ops, const void* x, size_t x_s
   return guard([&] {
     Call call = begin_call(Kind::kNorm, x, nullptr);
     call.type = check_norm(type, norm);
-    if (norm->rows != 0) submit_norm(ops, call, {}, *norm, x_stride, stream);
+    if (norm->rows != 0) submit_norm(ops, call, {}, *norm, x_stride, nullptr, stream);
   });
 }
 
 verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const void* input, void* sum,
                                            verbena_ops_type type, const verbena_ops_norm* norm,
-                                           verbena_ops_algorithm codec, const verbena_ops_choice* asked,
+                                           verbena_ops_algorithm codec, const verbena_ops_choice* choice,
                                            verbena_stream stream) {
+  return guard([&] { reduce_and_norm(ops, input, nullptr, sum, type, norm, codec, choice, stream); });
+}
+
+verbena_result verbena_ops_moe_finalize_all_reduce_norm(verbena_ops* ops,
+                                                        const verbena_ops_moe_finalize* finalize, void* sum,
+                                                        verbena_ops_type type, const verbena_ops_norm* norm,
+                                                        verbena_ops_algorithm codec,
+                                                        const verbena_ops_choice* choice,
+                                                        verbena_stream stream) {
   return guard([&] {
-    Call call = begin_call(Kind::kAllReduce, input, sum);
-    set_reduction(call, type, VERBENA_OPS_SUM);
-    check_norm(type, norm);
-    call.length_bytes = norm->rows * norm->hidden * find_element_bytes(type);
-    if (norm->rows == 0) return;
-    ops->communicator.expect_no_group();
-    const Chooser& chooser = ops->communicator.chooser();
-    const Choice chosen =
-        codec == VERBENA_OPS_AUTO
-            ? chooser.choose(VERBENA_OPS_ALL_REDUCE, call.length_bytes, {false, type == VERBENA_OPS_BFLOAT16})
-            : choose_quantised(ops, call, codec);
-    const Choice choice = chooser.complete(chosen, asked);
-    const bool is_asked = chooser.is_forced() || !leaves_algorithm(asked);
-    if (const auto fused = chooser.choose_fused(choice, norm->rows, call.length_bytes, is_asked)) {
-      call.kind = Kind::kAllReduceNorm;
-      return submit_norm(ops, call, *fused, *norm, norm->hidden, stream);
-    }
-    check_way(ops, call, choice);
-    ops->communicator.submit(call, choice, static_cast<CUstream>(stream));
-    Call rows = begin_call(Kind::kNorm, sum, nullptr);
-    rows.type = call.type;
-    submit_norm(ops, rows, {}, *norm, norm->hidden, stream);
+    expect(finalize != nullptr && finalize->rows != nullptr && finalize->indices != nullptr &&
+               finalize->top_k != 0,
+           "ops: the finalize step is NULL, or its `rows`, `indices` or `top_k` is NULL or 0");
+    const Finalize converted{finalize->rows,    finalize->shared,     finalize->indices,
+                             finalize->weights, finalize->row_stride, finalize->shared_stride,
+                             finalize->top_k};
+    reduce_and_norm(ops, nullptr, &converted, sum, type, norm, codec, choice, stream);
   });
 }
 
@@ -289,7 +316,7 @@ verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_ops* ops, cons
     const Choice choice = chooser.complete(
         chooser.choose(VERBENA_OPS_REDUCE_SCATTER, share * norm->hidden * find_element_bytes(type), {}),
         asked);
-    submit_norm(ops, call, choice, *norm, norm->hidden, stream);
+    submit_norm(ops, call, choice, *norm, norm->hidden, nullptr, stream);
   });
 }
 

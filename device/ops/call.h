@@ -81,8 +81,9 @@ struct Grid {
   uint32_t cluster = 1;  // blocks per cluster
 };
 
-// The last three kinds use NormLaunch::norm. kNorm normalises local rows, kAllReduceNorm normalises the
-// ranks' sums, and kShardedNorm normalises each rank's share of the sums.
+// The last four kinds use NormLaunch::norm. kNorm normalises local rows, kAllReduceNorm normalises the ranks'
+// sums, and kShardedNorm normalises each rank's share of the sums. kFinalize computes rows from the outputs
+// of local experts. kAllReduceNorm with a FinalizeLaunch also computes its input from these outputs.
 enum class Kind : uint32_t {
   kAllReduce = 0,
   kExchange = 1,
@@ -90,6 +91,7 @@ enum class Kind : uint32_t {
   kNorm = 3,
   kAllReduceNorm = 4,
   kShardedNorm = 5,
+  kFinalize = 6,
 };
 
 // The memory layout of an exchange's messages on one side. The message of member r begins at r *
@@ -140,6 +142,15 @@ struct Norm {
   uint64_t row_bytes, scale_row_stride, scale_block_stride;
 };
 
+// The arguments of MoeFinalize in moe/finalize.cuh, for any type.
+struct Finalize {
+  const void *rows, *shared;
+  const int32_t* indices;
+  const float* weights;
+  uint64_t row_stride, shared_stride;
+  uint32_t top_k;
+};
+
 // The kinds of calls in a launch. A kernel with code for fewer kinds is faster.
 enum class Content : uint32_t { kAllReduces, kExchanges, kAnything };
 
@@ -163,6 +174,9 @@ struct CallLaunch : Launch {
 };
 struct NormLaunch : CallLaunch {
   Norm norm;
+};
+struct FinalizeLaunch : NormLaunch {
+  Finalize finalize;
 };
 struct GroupLaunch : Launch {
   uint32_t count_calls;

@@ -305,11 +305,13 @@ void Communicator::expect_no_group() const {
                 "ops: a norm cannot be part of a group. Make this call before or after the group");
 }
 
-void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream) {
+void Communicator::submit_norm(const Call& call, const Choice& choice, const Norm& norm,
+                               const Finalize* finalize, CUstream stream) {
   expect_in_step();
   expect_no_group();
-  if (call.kind != Kind::kNorm) expect_one_host("a fused all-reduce and norm");
-  NormLaunch launch;
+  const bool is_local = call.kind == Kind::kNorm || call.kind == Kind::kFinalize;
+  if (!is_local) expect_one_host("a fused all-reduce and norm");
+  FinalizeLaunch launch;
   begin_launch(choice, launch);
   launch.call = call;
   launch.call.algorithm = choice.algorithm;
@@ -317,9 +319,11 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
   const Grid grid =
       call.kind == Kind::kAllReduceNorm
           ? chooser_->spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value()
-          : chooser_->spread_norm(norm.rows, call.kind != Kind::kNorm);
-  if (checks_calls_ && call.kind != Kind::kNorm)
-    compare_calls(make_record(launch.call, norm, grid), nullptr, stream);
+          : chooser_->spread_norm(norm.rows, !is_local);
+  if (checks_calls_ && !is_local) compare_calls(make_record(launch.call, norm, grid), nullptr, stream);
+  if (finalize == nullptr)
+    return local_->kernels->launch_norm(grid, static_cast<const NormLaunch&>(launch), stream);
+  launch.finalize = *finalize;
   local_->kernels->launch_norm(grid, launch, stream);
 }
 

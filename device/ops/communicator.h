@@ -104,7 +104,9 @@ class Communicator {
   // Throws Failure if a group is open, because a norm cannot be part of a group.
   void expect_no_group() const;
   // Launches a norm of the rows in the input of `call` or, if `call` has an algorithm, of the reduced rows.
-  void submit_norm(const Call& call, const Choice& choice, const Norm& norm, CUstream stream);
+  // If `finalize` is not null, the kernel computes the input of `call` from the outputs of experts.
+  void submit_norm(const Call& call, const Choice& choice, const Norm& norm, const Finalize* finalize,
+                   CUstream stream);
   void begin_group();
   void end_group(CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);

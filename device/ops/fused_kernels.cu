@@ -12,11 +12,14 @@
   VERBENA_OPS_KERNEL(name, CallLaunch, (run_call<Way<__VA_ARGS__, RoundToNearest>, Content::kAllReduces>)) \
   VERBENA_OPS_KERNEL(name##_stochastic, CallLaunch,                                                        \
                      (run_call<Way<__VA_ARGS__, RoundStochastically>, Content::kAllReduces>))
-#define VERBENA_OPS_NORM(name, ...)                                                                \
-  VERBENA_OPS_KERNEL(name##_float16_1, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Half, 1>)      \
-  VERBENA_OPS_KERNEL(name##_float16_2, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Half, 2>)      \
-  VERBENA_OPS_KERNEL(name##_bfloat16_1, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 1>) \
-  VERBENA_OPS_KERNEL(name##_bfloat16_2, NormLaunch, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 2>)
+#define VERBENA_OPS_NORM_OF(name, LaunchOf, ...)                                                 \
+  VERBENA_OPS_KERNEL(name##_float16_1, LaunchOf, run_all_reduce_norm<__VA_ARGS__, Half, 1>)      \
+  VERBENA_OPS_KERNEL(name##_float16_2, LaunchOf, run_all_reduce_norm<__VA_ARGS__, Half, 2>)      \
+  VERBENA_OPS_KERNEL(name##_bfloat16_1, LaunchOf, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 1>) \
+  VERBENA_OPS_KERNEL(name##_bfloat16_2, LaunchOf, run_all_reduce_norm<__VA_ARGS__, Bfloat16, 2>)
+#define VERBENA_OPS_NORM(size, ranks)                               \
+  VERBENA_OPS_NORM_OF(all_reduce_norm_of_##size, NormLaunch, ranks) \
+  VERBENA_OPS_NORM_OF(finalize_norm_of_##size, FinalizeLaunch, ranks)
 
 VERBENA_OPS_CODED(coded_two_shot_float8, ByCodedTwoShots, Float8, Float8)
 VERBENA_OPS_CODED(coded_two_shot_int8, ByCodedTwoShots, Int8, Int8)
@@ -37,9 +40,11 @@ VERBENA_OPS_CODED(coded_across_hosts_int4, ByCodedHostSums, Int4)
 VERBENA_OPS_CODED(coded_across_hosts_mx_float8, ByCodedHostSums, MxFloat8)
 
 VERBENA_OPS_KERNEL(norm, NormLaunch, run_norm)
-VERBENA_OPS_NORM(all_reduce_norm_of_2, 2)
-VERBENA_OPS_NORM(all_reduce_norm_of_4, 4)
-VERBENA_OPS_NORM(all_reduce_norm_of_8, 8)
-VERBENA_OPS_NORM(all_reduce_norm_of_any, 0)
+VERBENA_OPS_KERNEL(finalize_float16, FinalizeLaunch, run_finalize<Half>)
+VERBENA_OPS_KERNEL(finalize_bfloat16, FinalizeLaunch, run_finalize<Bfloat16>)
+VERBENA_OPS_NORM(2, 2)
+VERBENA_OPS_NORM(4, 4)
+VERBENA_OPS_NORM(8, 8)
+VERBENA_OPS_NORM(any, 0)
 VERBENA_OPS_KERNEL(sharded_norm_packets, NormLaunch, run_sharded_norm<OneShot<>>)
 VERBENA_OPS_KERNEL(sharded_norm_chunks, NormLaunch, run_sharded_norm<Bulk<>>)

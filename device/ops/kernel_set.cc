@@ -114,10 +114,14 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   }
   static_assert(kMaxKept == 2, "verbena: the kernels' names");
   for (uint32_t size = 0; size <= kOfAny; ++size) {
-    const std::string name = std::string("all_reduce_norm") + kSizeNames[size];
-    all_reduce_norms_[size] = {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
-                                {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
+    const auto find_rows = [&](const std::string& name) -> RowKernels::value_type {
+      return {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
+               {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
+    };
+    all_reduce_norms_[size] = find_rows(std::string("all_reduce_norm") + kSizeNames[size]);
+    finalize_norms_[size] = find_rows(std::string("finalize_norm") + kSizeNames[size]);
   }
+  finalize_ = {find(fused_, "finalize_float16"), find(fused_, "finalize_bfloat16")};
   static constexpr const char* kCodecNames[kCountCodecs] = {"float8",    "int8",        "int6",     "int4",
                                                             "mx_float8", "float8_int8", "int4_int8"};
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec) {
@@ -195,6 +199,10 @@ CUfunction KernelSet::find(CUmodule module, const std::string& name) const {
 
 namespace {
 
+// Returns the index of a type in arrays of kernels for float16 and bfloat16.
+uint32_t find_short_type(uint32_t type) {
+  return type == VERBENA_OPS_BFLOAT16 ? 1 : 0;
+}
 // The types that the specialised kernels reduce.
 bool sums_floats(const Call& call) {
   return call.kind == Kind::kExchange ||
@@ -279,6 +287,11 @@ void KernelSet::launch_coded(const Grid& grid, const CallLaunch& launch, CUstrea
 void KernelSet::launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream) {
   enqueue(find_norm(grid, launch), grid, launch, stream);
 }
+void KernelSet::launch_norm(const Grid& grid, const FinalizeLaunch& launch, CUstream stream) {
+  enqueue(launch.call.kind == Kind::kFinalize ? finalize_[find_short_type(launch.call.type)]
+                                              : find_rows(finalize_norms_, grid, launch),
+          grid, launch, stream);
+}
 
 CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) const {
   const Call& call = launch.call;
@@ -286,8 +299,12 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
   if (call.kind == Kind::kShardedNorm)
     return family == Family::kChunks ? sharded_by_chunks_ : sharded_by_packets_;
   if (call.kind == Kind::kNorm) return norm_;
+  return find_rows(all_reduce_norms_, grid, launch);
+}
+
+CUfunction KernelSet::find_rows(const RowKernels& kernels, const Grid& grid, const NormLaunch& launch) {
   const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
-  return all_reduce_norms_[size_of(launch)][call.type == VERBENA_OPS_BFLOAT16 ? 1 : 0][is_long ? 1 : 0];
+  return kernels[size_of(launch)][find_short_type(launch.call.type)][is_long ? 1 : 0];
 }
 
 void KernelSet::launch_moe(MoeFamily family, const Grid& grid, const MoeDispatchLaunch& launch,
@@ -300,8 +317,7 @@ void KernelSet::launch_moe(MoeFamily family, const Grid& grid, const MoeDispatch
 void KernelSet::launch_moe(MoeFamily family, const Grid& grid, const MoeCombineLaunch& launch,
                            device::MoeOrder order, uint32_t type, CUstream stream) {
   const MoeKernels& kernels = moe_kernels_[static_cast<uint32_t>(family)];
-  enqueue(kernels.combine[static_cast<uint32_t>(order)][type == VERBENA_OPS_BFLOAT16 ? 1 : 0], grid, launch,
-          stream);
+  enqueue(kernels.combine[static_cast<uint32_t>(order)][find_short_type(type)], grid, launch, stream);
 }
 
 void KernelSet::record_call(const CompareLaunch& launch, CUstream stream) {

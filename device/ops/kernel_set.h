@@ -57,7 +57,9 @@ class KernelSet {
   void launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream);
   // Launches one quantised all-reduce.
   void launch_coded(const Grid& grid, const CallLaunch& launch, CUstream stream);
+  // The outputs of experts are the input if `launch` is a FinalizeLaunch.
   void launch_norm(const Grid& grid, const NormLaunch& launch, CUstream stream);
+  void launch_norm(const Grid& grid, const FinalizeLaunch& launch, CUstream stream);
   // Loads the MoE kernels. Call this function before the first launch_moe(). Any thread may call it.
   void load_moe();
   // If the shape has several hosts, the family must be kFar, and `launch` must be a MoeFarLaunch. `type` is
@@ -85,6 +87,10 @@ class KernelSet {
   static Size size_of(const Launch& launch);
   // Returns a specialised kernel, or null if only the general kernel supports the call.
   CUfunction find_known(Family family, const Grid& grid, const CallLaunch& launch) const;
+  // The kernels for a fused all-reduce and norm. The indices are the team size, the type (float16, bfloat16),
+  // and the number of vectors per thread (1 to kMaxKept).
+  using RowKernels = std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1>;
+  static CUfunction find_rows(const RowKernels& kernels, const Grid& grid, const NormLaunch& launch);
   CUfunction find_norm(const Grid& grid, const NormLaunch& launch) const;
   void enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const;
   void enqueue(CUfunction function, const Grid& grid, void** parameters, CUstream stream) const;
@@ -101,9 +107,8 @@ class KernelSet {
   // The second index is 0 for rounding to nearest, or 1 for stochastic rounding.
   std::array<std::array<CUfunction, 2>, kCountCodecs> coded_two_shot_{};
   std::array<std::array<CUfunction, 2>, kCountSingleCodecs> coded_one_shot_{}, coded_across_hosts_{};
-  // Kernels for a fused all-reduce and norm. The indices are the team size, the type (float16, bfloat16), and
-  // the number of vectors per thread (1 to kMaxKept).
-  std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1> all_reduce_norms_{};
+  RowKernels all_reduce_norms_{}, finalize_norms_{};
+  std::array<CUfunction, 2> finalize_{};  // the index is the type (float16, bfloat16)
   CUfunction norm_ = nullptr, sharded_by_packets_ = nullptr, sharded_by_chunks_ = nullptr;
   std::once_flag has_moe_;
   struct MoeKernels {

@@ -6,6 +6,7 @@
 #include "verbena/device/collectives/all_reduce_norm.cuh"
 #include "verbena/device/collectives/one_shot_codec.cuh"
 #include "verbena/device/collectives/two_shot_codec.cuh"
+#include "verbena/device/moe/finalize.cuh"
 
 namespace verbena::ops {
 
@@ -135,18 +136,47 @@ VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   wait_for_earlier_grids();
 }
 
+template <typename T>
+VERBENA_DEVICE MoeFinalize<T> read_finalize(const Finalize& finalize) {
+  return {static_cast<const T*>(finalize.rows),
+          finalize.row_stride,
+          finalize.indices,
+          finalize.weights,
+          finalize.top_k,
+          static_cast<const T*>(finalize.shared),
+          finalize.shared_stride};
+}
+
+// Runs the finalize step of local experts.
+template <typename T>
+VERBENA_DEVICE void run_finalize(const FinalizeLaunch& launch) {
+  start_of(launch)();
+  finalize_rows(read_finalize<T>(launch.finalize), reinterpret_cast<T*>(launch.call.output), launch.norm.rows,
+                launch.norm.hidden, block_index(), blocks_per_grid());
+  wait_for_earlier_grids();
+}
+
 // Runs a fused all-reduce and norm, which keeps kKept vectors per thread in registers. Each type and length
-// has a separate kernel, because compilers put the arrays of one kernel for all cases into memory.
-template <int kRanks, typename T, uint32_t kKept>
-VERBENA_DEVICE void run_all_reduce_norm(const NormLaunch& launch) {
+// has a separate kernel, because compilers put the arrays of one kernel for all cases into memory. A
+// FinalizeLaunch computes the input from the outputs of experts.
+template <int kRanks, typename T, uint32_t kKept, typename LaunchOf = NormLaunch>
+VERBENA_DEVICE void run_all_reduce_norm(const LaunchOf& launch) {
   run_grid(
       launch,
       [&] {
         const Call& call = launch.call;
         OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
         const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
-        const SymmStatus status = all_reduce_norm<kRanks, kKept>(
-            calls, reinterpret_cast<const T*>(call.input), reinterpret_cast<T*>(call.output), norm);
+        const auto run = [&](const auto& input) {
+          return all_reduce_norm<kRanks, kKept>(calls, input, reinterpret_cast<T*>(call.output), norm);
+        };
+        SymmStatus status;
+        if constexpr (std::is_same_v<LaunchOf, FinalizeLaunch>) {
+          const MoeFinalize<T> finalize = read_finalize<T>(launch.finalize);
+          status = run(FinalizedRows<T>(finalize));
+        } else {
+          status = run(StoredRows<T>(reinterpret_cast<const T*>(call.input), norm.hidden));
+        }
         const SymmStatus end = calls.finish();
         return status == SymmStatus::kDone ? end : status;
       },

@@ -305,6 +305,33 @@ VERBENA_API verbena_result verbena_ops_all_reduce_norm(verbena_ops* ops, const v
                                                        verbena_ops_algorithm codec,
                                                        const verbena_ops_choice* choice,
                                                        verbena_stream stream);
+/* The outputs of this rank's experts for norm->rows tokens. The finalize step adds the rows of each token:
+ *   x[r] = shared[r] + sum over k of weights[r][k] * rows[indices[r][k]]
+ * The terms are added as floats in the order of k, after the shared row; x is rounded once. All pointers are
+ * GPU addresses; the caller owns the memory. Strides are distances between the starts of rows, in elements.
+ */
+typedef struct {
+  const void* rows; /* [any number of rows][norm->hidden], of the type of x */
+  size_t row_stride;
+  const int32_t* indices; /* [norm->rows][top_k]; a negative index adds nothing. The call does not check that
+                             an index is less than the number of rows */
+  const float* weights;   /* [norm->rows][top_k]; NULL if all weights are 1 */
+  uint32_t top_k;
+  const void* shared; /* [norm->rows][norm->hidden], for example the outputs of a shared expert; or NULL */
+  size_t shared_stride;
+} verbena_ops_moe_finalize;
+/* Finalizes the outputs of the experts, and then does the same as verbena_ops_all_reduce_norm() with
+ * `input` = x. If that call would use one kernel, this call also uses one kernel, which does not write x to
+ * memory. Otherwise the call writes x to `sum`, and uses one kernel more than that call. The results have the
+ * same bits in both cases.
+ * @param finalize  the outputs of this rank's experts, copied by the call; top_k, strides and addresses may
+ *                  differ between ranks
+ * @param sum       receives the sum, as in verbena_ops_all_reduce_norm(); must not overlap the tensors of
+ *                  `finalize` */
+VERBENA_API verbena_result verbena_ops_moe_finalize_all_reduce_norm(
+    verbena_ops* ops, const verbena_ops_moe_finalize* finalize, void* sum, verbena_ops_type type,
+    const verbena_ops_norm* norm, verbena_ops_algorithm codec, const verbena_ops_choice* choice,
+    verbena_stream stream);
 /* Does the same as verbena_ops_all_reduce_norm() in one kernel that splits the norm between the ranks. Rank r
  * normalises only the r-th share of the rows; a share has ceil(rows / ranks) rows. Then all ranks gather the
  * results, so every rank gets all rows of `output` and of the quantised output. VERBENA_OPS_MXFP8_SWIZZLED is

@@ -79,18 +79,21 @@ void add_coded_single(Kernels& kernels, const std::string& name) {
   add_coded_way<ops::ByCodedHostSums<Codec, device::RoundStochastically>>(
       kernels, "across_hosts_" + name + "_stochastic");
 }
-template <int kRanks, typename T>
+template <int kRanks, typename T, typename LaunchOf>
 void add_norms(Kernels& kernels, const std::string& name) {
-  kernels["verbena_ops_all_reduce_norm" + name + "_1"] =
-      make<ops::NormLaunch, &ops::run_all_reduce_norm<kRanks, T, 1>>();
-  kernels["verbena_ops_all_reduce_norm" + name + "_2"] =
-      make<ops::NormLaunch, &ops::run_all_reduce_norm<kRanks, T, 2>>();
+  kernels["verbena_ops_" + name + "_1"] = make<LaunchOf, &ops::run_all_reduce_norm<kRanks, T, 1, LaunchOf>>();
+  kernels["verbena_ops_" + name + "_2"] = make<LaunchOf, &ops::run_all_reduce_norm<kRanks, T, 2, LaunchOf>>();
+}
+template <int kRanks, typename LaunchOf>
+void add_norms_of(Kernels& kernels, const std::string& name) {
+  add_norms<kRanks, device::Half, LaunchOf>(kernels, name + "_float16");
+  add_norms<kRanks, device::Bfloat16, LaunchOf>(kernels, name + "_bfloat16");
 }
 template <int kRanks>
 void add_of(Kernels& kernels) {
   const std::string of = kRanks == 0 ? "_of_any" : "_of_" + std::to_string(kRanks);
-  add_norms<kRanks, device::Half>(kernels, of + "_float16");
-  add_norms<kRanks, device::Bfloat16>(kernels, of + "_bfloat16");
+  add_norms_of<kRanks, ops::NormLaunch>(kernels, "all_reduce_norm" + of);
+  add_norms_of<kRanks, ops::FinalizeLaunch>(kernels, "finalize_norm" + of);
   if constexpr (kRanks != 0) {
     add_vectors<kRanks, float>(kernels, "float32");
     add_vectors<kRanks, device::Half>(kernels, "float16");
@@ -138,6 +141,8 @@ const Kernels& list_kernels() {
         {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},
         {"verbena_ops_compare", make<ops::CompareLaunch, &ops::run_compare>()},
         {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},
+        {"verbena_ops_finalize_float16", make<ops::FinalizeLaunch, &ops::run_finalize<device::Half>>()},
+        {"verbena_ops_finalize_bfloat16", make<ops::FinalizeLaunch, &ops::run_finalize<device::Bfloat16>>()},
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };

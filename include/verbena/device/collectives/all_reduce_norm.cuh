@@ -3,7 +3,7 @@
 // between the two, each rank normalises its share of the rows.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);          // a kernel of clusters, or of single blocks
-//   status = all_reduce_norm(calls, input, sum, norm);
+//   status = all_reduce_norm(calls, StoredRows<T>(input, norm.hidden), sum, norm);
 //   status = calls.finish();
 //
 // The number of rows, the length of a row and the grid must be the same on all ranks. The results have the
@@ -36,21 +36,43 @@ VERBENA_DEVICE SomeRows find_rows(uint64_t rows, uint64_t row_bytes, uint32_t bl
 
 }  // namespace detail
 
+// The rows of a tensor, as the input of all_reduce_norm().
+template <typename T>
+class StoredRows {
+ public:
+  // @param rows  contiguous rows of `hidden` elements
+  VERBENA_DEVICE StoredRows(const T* rows, uint64_t hidden)
+      : rows_(rows), is_aligned_(keep(detail::is_vector(rows, hidden) ? 1u : 0)) {}
+
+  // A source of rows is asked for one row after the other: begin() names the first row, and advance() goes on
+  // to the row that is `rows` rows, or `elements` elements, further.
+  VERBENA_DEVICE void begin(uint64_t row, uint64_t hidden) { rows_ = keep(rows_ + row * hidden); }
+  VERBENA_DEVICE void advance(uint64_t, uint64_t elements) { rows_ += elements; }
+  // @param norm  a RowNorm, which knows the length of the rows
+  template <typename RowNorm>
+  VERBENA_DEVICE Packed<T> load(const RowNorm& norm, uint64_t vector) const {
+    return norm.load_elements(rows_, vector, is_aligned_ != 0);
+  }
+
+ private:
+  const T* rows_;
+  uint32_t is_aligned_;
+};
+
 // Sums all ranks' `input` and normalises the rows of the sum. Each cluster processes one row at a time. Each
 // thread keeps up to kKept vectors of 16 bytes of the row in registers, so the sums stay in registers for the
 // norm. Each block sends its part of a row one row ahead: while the elements of a row are on their way, the
 // block normalises the row before.
 // @param calls  the OneShot of this block. A block must have 1, 2, 4, 8 or 16 warps, and a cluster at most 64
 //               warps
-// @param input  norm.rows contiguous rows
-// @param sum  receives the sum; may be `input` itself. `sum` may also be norm.output if the output's stride
-//             is norm.hidden; then only the output is stored
-template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
-[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, const T* input, T* sum,
+// @param input  norm.rows rows: StoredRows, or FinalizedRows (moe/finalize.cuh)
+// @param sum  receives the sum; may be the tensor of StoredRows. `sum` may also be norm.output if the
+//             output's stride is norm.hidden; then only the output is stored
+template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typename Input>
+[[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, Input input, T* sum,
                                                         const RmsNorm<T>& norm) {
   using detail::RowOfCluster;
   detail::RowNorm<T, kKept, RowOfCluster> rows(norm);
-  const uint32_t is_input_aligned = keep(detail::is_vector(input, norm.hidden) ? 1u : 0);
   const uint32_t is_sum_aligned = keep(detail::is_vector(sum, norm.hidden) ? 1u : 0);
   const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
   if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
@@ -65,7 +87,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
   rows.owner().begin();
   const KeptGroup<BlockGroup> group{BlockGroup{}};
   const auto count = static_cast<uint32_t>(mine);
-  const T* from = keep(input + first * norm.hidden);
+  input.begin(first, norm.hidden);
   T* to = keep(sum + first * norm.hidden);
   const uint64_t step = keep(clusters * norm.hidden);
   const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0 if the output would overwrite the sum
@@ -78,11 +100,10 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T>
     // iteration before the wait for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept] = {};  // remains zero after the end of the row
-    for (; next <= row + ahead && next < norm.rows; next += clusters, from += step) {
+    for (; next <= row + ahead && next < norm.rows; next += clusters, input.advance(clusters, step)) {
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kKept; ++k)
-        some[k] = __builtin_bit_cast(Vector16,
-                                     rows.load_elements(from, rows.find_vector(k), is_input_aligned != 0));
+        some[k] = __builtin_bit_cast(Vector16, input.load(rows, rows.find_vector(k)));
       // If a block has no part of the row, the block with the same index has no part on any other rank.
       if (mine != 0 && status == SymmStatus::kDone)
         status = calls.template send_vectors<kRanks, kKept>(some, count, group);

@@ -136,6 +136,64 @@ def test_norms_behind_collectives(rank):
         ops.check_error()
 
 
+def _finalize(experts, indices, weights, shared):
+    """The row of each token, added in double. The tests' elements make every partial sum exact."""
+    rows = torch.zeros(len(indices), HIDDEN, dtype=torch.float64) if shared is None else shared.double()
+    for k in range(indices.shape[1]):
+        chosen = indices[:, k] >= 0
+        weight = torch.ones(len(indices)) if weights is None else weights[:, k]
+        rows[chosen] += weight[chosen, None].double() * experts[indices[chosen, k].long()].double()
+    return rows.to(experts.dtype)
+
+
+@on_ranks(3)
+def test_outputs_of_experts_are_finalized(rank):
+    from verbena.ops import Algorithm, Choice, Norm, register_torch_ops, set_group
+    driver.use_gpu(rank)
+    register_torch_ops("CPU")
+    with verbena.SymmetricContext.from_environment() as context, _make(context) as ops:
+        set_group("tp", ops)
+        numbers = torch.Generator().manual_seed(7 + rank)
+        weight = _draw(51, HIDDEN)
+        for tokens, top_k, has_weights, has_shared in ((5, 1, False, False), (7, 8, True, True), (1, 11, True, False), (40, 3, False, True)):
+            # Other numbers of experts' rows on each rank.
+            experts = torch.randint(-8, 8, (2 * tokens + rank + 1, HIDDEN), generator=numbers).to(torch.bfloat16) / 4
+            indices = torch.randint(-1, len(experts), (tokens, top_k), generator=numbers, dtype=torch.int32)
+            weights = torch.randint(1, 16, (tokens, top_k), generator=numbers).float() / 16 if has_weights else None
+            shared = torch.randint(-8, 8, (tokens, HIDDEN), generator=numbers).to(torch.bfloat16) if has_shared else None
+            residual, norm = _draw(50, tokens, HIDDEN), Norm(weight)
+            apart = torch.zeros(len(experts), HIDDEN + 8, dtype=torch.bfloat16)  # rows that are not contiguous
+            apart[:, :HIDDEN] = experts
+            x = _finalize(experts, indices, weights, shared)
+            want = ops.all_reduce_rms_norm(x, norm, residual)
+            for choice in (None, Choice(Algorithm.ONE_SHOT), Choice(Algorithm.TWO_SHOT), Choice(Algorithm.BULK_TWO_SHOT)):
+                for rows in (experts, apart[:, :HIDDEN]):
+                    got = ops.moe_finalize_all_reduce_rms_norm(rows, indices, weights, norm, residual, shared=shared, choice=choice)
+                    _synchronize()
+                    assert torch.equal(got.output, want.output) and torch.equal(got.residual, want.residual), (tokens, choice)
+            named = torch.ops.verbena.moe_finalize_all_reduce_rms_norm(experts, indices, weights, shared, residual, weight, 1e-6, "tp")
+            _synchronize()
+            assert torch.equal(named[0], want.output) and torch.equal(named[1], want.residual)
+        # One kernel or several: the same bits for any numbers.
+        experts, weights = _draw(rank, 33, HIDDEN), torch.rand(9, 4, generator=numbers)
+        indices = torch.randint(0, 33, (9, 4), generator=numbers, dtype=torch.int32)
+        one, several = (ops.moe_finalize_all_reduce_rms_norm(experts, indices, weights, Norm(weight, padding=padding), choice=Choice(way))
+                        for way, padding in ((Algorithm.ONE_SHOT, 0), (Algorithm.TWO_SHOT, 8)))
+        _synchronize()
+        assert torch.equal(one.output, several.output[:, :HIDDEN]) and torch.equal(one.residual, several.sum)
+        for wrong in (lambda: ops.moe_finalize_all_reduce_rms_norm(experts, indices.long(), weights, Norm(weight)),
+                      lambda: ops.moe_finalize_all_reduce_rms_norm(experts, indices, weights[:, :2], Norm(weight)),
+                      lambda: ops.moe_finalize_all_reduce_rms_norm(experts, indices, weights, Norm(weight), shared=experts)):
+            with pytest.raises(ValueError, match="must"):
+                wrong()
+        with torch.inference_mode():
+            meta = torch.empty(9, 4, dtype=torch.int32, device="meta")
+            shapes = torch.ops.verbena.moe_finalize_all_reduce_rms_norm(experts.to("meta"), meta, None, None, None, None, 1e-6, "tp")
+            assert [tuple(one.shape) for one in shapes] == [(9, HIDDEN)] * 2
+        set_group("tp", None)
+        ops.check_error()
+
+
 @on_ranks(2)
 def test_operators_and_graphs(rank):
     from verbena.ops import Norm, Quantisation, register_torch_ops, set_group

@@ -79,6 +79,11 @@ class OpsNorm(ctypes.Structure):
                 ("min_scale", ctypes.c_float)]
 
 
+class OpsMoeFinalize(ctypes.Structure):
+    _fields_ = [("rows", c_void_p), ("row_stride", c_size_t), ("indices", c_void_p), ("weights", c_void_p), ("top_k", c_uint32),
+                ("shared", c_void_p), ("shared_stride", c_size_t)]
+
+
 class OpsSizes(ctypes.Structure):
     _fields_ = [("unit_bytes", c_size_t), ("input_bytes", c_size_t), ("output_bytes", c_size_t), ("expected_bytes", c_size_t)]
 
@@ -241,6 +246,7 @@ _OPS_PROTOTYPES: Prototypes = {
     "ops_all_reduce_quantised": (c_int, [Handle, c_void_p, c_void_p, c_size_t, c_int, c_int, ctypes.c_uint64, _CHOICE, c_void_p]),
     "ops_norm_rows": (c_int, [Handle, c_void_p, c_size_t, c_int, _NORM, c_void_p]),
     "ops_all_reduce_norm": (c_int, [Handle, c_void_p, c_void_p, c_int, _NORM, c_int, _CHOICE, c_void_p]),
+    "ops_moe_finalize_all_reduce_norm": (c_int, [Handle, POINTER(OpsMoeFinalize), c_void_p, c_int, _NORM, c_int, _CHOICE, c_void_p]),
     "ops_reduce_scatter_norm_all_gather": (c_int, [Handle, c_void_p, c_void_p, c_int, _NORM, _CHOICE, c_void_p]),
     "ops_group_begin": (c_int, [Handle]),
     "ops_group_end": (c_int, [Handle, c_void_p]),

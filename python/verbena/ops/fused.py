@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from verbena.native import OpsNorm
+from verbena.native import OpsMoeFinalize, OpsNorm
 from verbena.ops.calls import Algorithm, Choice, OpsPart, expect_like, need_type, pack_choice
 from verbena.streams import stream_of
 
@@ -128,11 +128,51 @@ class FusedCalls(OpsPart):
             choice: the algorithm; None to let the library choose.
         """
         rows, result, packed = _prepare(tensor.contiguous(), norm, residual, residual_out)
+        return self._reduce_and_norm("ops_all_reduce_norm", rows.data_ptr(), rows, norm, result, packed, (residual,), codec, choice)
+
+    def moe_finalize_all_reduce_rms_norm(self, expert_rows: Any, indices: Any, weights: Any, norm: Norm, residual: Any = None, *,
+                                         shared: Any = None, residual_out: Any = None, codec: str | None = None,
+                                         choice: Choice | None = None) -> Normed:
+        """Adds the rows that this rank's experts have computed for each token, sums the result across all ranks, and normalises the rows
+        of the sum, as all_reduce_rms_norm() does. One kernel does all of this where one kernel does all_reduce_rms_norm().
+
+        Token t's row is shared[t] + sum over k of weights[t][k] * expert_rows[indices[t][k]]. The terms are added as float32 in the order
+        of k, after the shared row; the row is rounded once.
+
+        Args:
+            expert_rows: [any number of rows, hidden]; each row is contiguous.
+            indices: [tokens, top_k] int32, contiguous; a negative index adds nothing. The indices are not compared with the number of rows.
+            weights: [tokens, top_k] float32, contiguous; None if all weights are 1.
+            norm: the parameters of the norm.
+            residual: [tokens, hidden], a tensor that is added to the sum; None to add nothing.
+            shared: [tokens, hidden], such as the outputs of a shared expert; None to add nothing.
+            residual_out: the tensor that receives sum + residual; may be `residual` itself. None for a new tensor.
+            codec: quantises the messages, as in all_reduce_quantised(); None for the exact sum.
+            choice: the algorithm; None to let the library choose.
+        """
+        hidden = expert_rows.shape[-1]
+        tokens, top_k = indices.shape
+        _expect_table("indices", indices, "int32", [tokens, top_k])
+        if weights is not None:
+            _expect_table("weights", weights, "float32", [tokens, top_k])
+        if shared is not None and (list(shared.shape) != [tokens, hidden] or shared.dtype != expert_rows.dtype):
+            raise ValueError(f"`shared` must have the shape {[tokens, hidden]} and the rows' type, {expert_rows.dtype}, but has "
+                             f"{list(shared.shape)} and {shared.dtype}")
+        experts = _as_rows(expert_rows, hidden)
+        others = None if shared is None else _as_rows(shared, hidden)
+        finalize = OpsMoeFinalize(experts.data_ptr(), experts.stride(0), indices.data_ptr(), _address(weights), top_k, _address(others),
+                                  0 if others is None else others.stride(0))
+        rows, result, packed = _prepare(expert_rows.new_empty([tokens, hidden]), norm, residual, residual_out)
+        return self._reduce_and_norm("ops_moe_finalize_all_reduce_norm", ctypes.byref(finalize), rows, norm, result, packed,
+                                     (residual, experts, indices, weights, others), codec, choice)
+
+    def _reduce_and_norm(self, call: str, source: Any, rows: Any, norm: Norm, result: Normed, packed: OpsNorm, used: tuple[Any, ...],
+                         codec: str | None, choice: Choice | None) -> Normed:
         if rows.numel():
             in_output = result.output is not None and norm.padding == 0
             total = result.output if in_output else rows.new_empty(rows.shape)
-            self._launch("ops_all_reduce_norm", (rows, total, result, norm, residual), rows.data_ptr(), total.data_ptr(), need_type(rows),
-                         ctypes.byref(packed), Algorithm.AUTO if codec is None else find_codec(codec), pack_choice(choice), stream_of(rows))
+            self._launch(call, (rows, total, result, norm, *used), source, total.data_ptr(), need_type(rows), ctypes.byref(packed),
+                         Algorithm.AUTO if codec is None else find_codec(codec), pack_choice(choice), stream_of(rows))
             if not in_output:
                 return dataclasses.replace(result, sum=total)
         return result
@@ -182,6 +222,12 @@ def _as_rows(tensor: Any, hidden: int) -> Any:
     if tensor.shape[-1] != hidden or (tensor.dim() > 1 and tensor.stride(-1) != 1):
         raise ValueError(f"the tensor must have contiguous rows of {hidden} elements; its shape is {list(tensor.shape)}")
     return tensor.view(-1, hidden) if tensor.dim() != 2 else tensor
+
+
+def _expect_table(name: str, table: Any, dtype: str, shape: list[int]) -> None:
+    if str(table.dtype) != f"torch.{dtype}" or list(table.shape) != shape or not table.is_contiguous():
+        raise ValueError(f"`{name}` must be a contiguous {dtype} tensor of the shape {shape}, but is {table.dtype} with the shape "
+                         f"{list(table.shape)}")
 
 
 def _prepare(x: Any, norm: Norm, residual: Any, residual_out: Any, *, shape: Any = None,

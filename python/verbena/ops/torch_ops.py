@@ -125,6 +125,18 @@ def _all_reduce_rms_norm(x: Any, residual: Any, weight: Any, epsilon: float, gro
     return _as_pair(get_group(group).all_reduce_rms_norm(x, norm, residual, codec=codec or None))
 
 
+def _moe_finalize_all_reduce_rms_norm(rows: Any, indices: Any, weights: Any, shared: Any, residual: Any, weight: Any, epsilon: float,
+                                      group: str, weight_offset: float = 0.0, rounds_sum: bool = False,
+                                      rounds_normed: bool = False) -> tuple[Any, Any]:
+    norm = Norm(weight, epsilon, weight_offset, rounds_sum, rounds_normed)
+    return _as_pair(get_group(group).moe_finalize_all_reduce_rms_norm(rows, indices, weights, norm, residual, shared=shared))
+
+
+def _fake_moe_finalize(rows: Any, indices: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+    shape = [indices.shape[0], rows.shape[-1]]
+    return rows.new_empty(shape), rows.new_empty(shape)
+
+
 def _make_quantising(weight: Any, scale: Any, quantisation: str, scale_layout: str, epsilon: float, weight_offset: float,
                      rounds_sum: bool, rounds_normed: bool) -> Norm:
     return Norm(weight, epsilon, weight_offset, rounds_sum, rounds_normed, Quantisation[quantisation.upper()], scale, scale_layout)
@@ -232,6 +244,8 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
      _fake_norm),
     (f'all_reduce_rms_norm(Tensor x, Tensor? residual, Tensor? weight, float epsilon, str group, {_NORM}, str codec="") '
      "-> (Tensor, Tensor)", _all_reduce_rms_norm, _fake_norm),
+    ("moe_finalize_all_reduce_rms_norm(Tensor rows, Tensor indices, Tensor? weights, Tensor? shared, Tensor? residual, Tensor? weight, "
+     f"float epsilon, str group, {_NORM}) -> (Tensor, Tensor)", _moe_finalize_all_reduce_rms_norm, _fake_moe_finalize),
     (f"rms_norm_quant({_QUANTISED}) -> (Tensor, Tensor, Tensor, Tensor)", _rms_norm_quant, _fake_norm_quant),
     (f'all_reduce_rms_norm_quant({_QUANTISED}, str codec="") -> (Tensor, Tensor, Tensor, Tensor)', _all_reduce_rms_norm_quant,
      _fake_norm_quant),

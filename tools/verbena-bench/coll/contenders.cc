@@ -83,6 +83,8 @@ const std::vector<Named>& list_named() {
       {"all_reduce_norm", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true},
       {"all_reduce_norm_fp8", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TOKEN},
       {"all_reduce_norm_fp8_tensor", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true, VERBENA_OPS_FP8_TENSOR},
+      {"moe_finalize_all_reduce_norm", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, true,
+       VERBENA_OPS_NOT_QUANTISED, false, true},
       {"all_reduce_lossless", VERBENA_OPS_ALL_REDUCE, VERBENA_OPS_AUTO, false, VERBENA_OPS_NOT_QUANTISED,
        true},
       {"all_gather_lossless", VERBENA_OPS_ALL_GATHER, VERBENA_OPS_AUTO, false, VERBENA_OPS_NOT_QUANTISED,
@@ -237,6 +239,18 @@ void NormContender::enqueue(const Work& work, CUstream stream) {
   norm.scales = as_pointer(places_.scales);
   norm.scale_row_stride = norm.scale_block_stride = 1;
   // The sum itself is of no use, as to who runs a model: verbena.ops calls it in the same way.
+  if (kind_ == Kind::kFused && what_.is_finalized) {
+    const verbena_ops_moe_finalize finalize{as_pointer(places_.expert_rows),
+                                            places_.hidden,
+                                            static_cast<const int32_t*>(as_pointer(places_.indices)),
+                                            static_cast<const float*>(as_pointer(places_.expert_weights)),
+                                            NormPlaces::kTopK,
+                                            as_pointer(work.from),
+                                            places_.hidden};
+    return check(library_.verbena_ops_moe_finalize_all_reduce_norm(ops_, &finalize, norm.output, work.type,
+                                                                   &norm, VERBENA_OPS_AUTO, &choice_, stream),
+                 "verbena_ops_moe_finalize_all_reduce_norm");
+  }
   if (kind_ == Kind::kFused)
     return check(library_.verbena_ops_all_reduce_norm(ops_, as_pointer(work.from), norm.output, work.type,
                                                       &norm, VERBENA_OPS_AUTO, &choice_, stream),

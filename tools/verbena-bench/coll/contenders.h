@@ -28,7 +28,8 @@ struct Named {
   verbena_ops_algorithm codec = VERBENA_OPS_AUTO;  // or the codec
   bool has_norm = false;
   verbena_ops_quantisation quantisation = VERBENA_OPS_NOT_QUANTISED;
-  bool is_lossless = false;  // by VERBENA_OPS_LOSSLESS
+  bool is_lossless = false;   // by VERBENA_OPS_LOSSLESS
+  bool is_finalized = false;  // from the outputs of experts
 };
 std::vector<std::string> list_operations();
 // Returns the name of the operation without encoding: "all_reduce" for "all_reduce_lossless", and any other
@@ -66,9 +67,12 @@ class OurContender : public Contender {
   std::string name_;
 };
 
-// The further tensors of a norm. The residual is zero, the weight is one.
+// The further tensors of a norm. The residual is zero, the weight is one. The rows of experts, kTopK for each
+// token, are zero and have the weight one.
 struct NormPlaces {
+  static constexpr uint32_t kTopK = 8;
   CUdeviceptr residual_in = 0, residual_out = 0, weight = 0, sum = 0, quantised = 0, scales = 0;
+  CUdeviceptr expert_rows = 0, indices = 0, expert_weights = 0;
   uint64_t hidden = 0;
 };
 // Variants of an all-reduce with a norm: Verbena's fused call; another contender's all-reduce followed by

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kTensors = 4;  // in each of the two windows
 constexpr uint64_t kBlock = 128;  // elements that share a scale of VERBENA_OPS_FP8_BLOCK
 constexpr float kEpsilon = 1e-5F;
+constexpr uint32_t kTopK = 2;  // of kFinalize: one expert has a row for the token, the other has none
 // Large enough for the largest element: sqrt(hidden) times the largest weight.
 constexpr float kTensorScale = 4;
 
@@ -37,7 +38,7 @@ NormCall::Shape NormCall::draw_shape(const CollPlan& plan, uint64_t most, Random
   const auto flip = [&] { return draw_number(common, 0, 1) == 1; };
   Shape shape{};
   const bool is_of_one_host = plan.hosts == 1;
-  shape.form = static_cast<NormForm>(draw_number(common, 0, 2));
+  shape.form = static_cast<NormForm>(draw_number(common, 0, 3));
   if (!is_of_one_host && shape.form == NormForm::kShares) shape.form = NormForm::kAllReduce;
   shape.type = flip() ? VERBENA_OPS_FLOAT16 : VERBENA_OPS_BFLOAT16;
   shape.hidden = draw_number(common, 1, std::min<uint64_t>(most, 1500));
@@ -52,7 +53,7 @@ NormCall::Shape NormCall::draw_shape(const CollPlan& plan, uint64_t most, Random
   shape.rounds_normed = flip();
   shape.weight_offset = flip() ? 1.0F : 0.0F;
   shape.number = static_cast<uint32_t>(common());
-  if (is_of_one_host && shape.form == NormForm::kAllReduce)
+  if (is_of_one_host && (shape.form == NormForm::kAllReduce || shape.form == NormForm::kFinalize))
     shape.choice.algorithm = kOfTensors[draw_number(common, 0, std::size(kOfTensors) - 1)];
   if (shape.form == NormForm::kShares)
     shape.choice.algorithm = kOfShares[draw_number(common, 0, std::size(kOfShares) - 1)];
@@ -69,6 +70,7 @@ NormCall::NormCall(const CollPlan& plan, Gpu& gpu, const RandomPlaces& places, R
     return window + index * part + kMargin + offset * get_element_bytes(shape_.type);
   };
   input_ = place(places.inputs, 0);
+  indices_ = places.inputs + part / 4 * 3 / sizeof(int32_t) * sizeof(int32_t);  // behind the input
   residual_in_ = place(places.inputs, 1);
   weight_ = place(places.inputs, 2);
   output_ = place(places.outputs, 0);
@@ -76,14 +78,15 @@ NormCall::NormCall(const CollPlan& plan, Gpu& gpu, const RandomPlaces& places, R
   quantised_ = place(places.outputs, 2);
   scales_ = places.outputs + 3 * part + kMargin;
   sum_ = place(places.inputs, 3);
-  if (shape_.form != NormForm::kAllReduce) return;
-  const uint64_t target = draw_number(own, 0, 2);
+  if (shape_.form != NormForm::kAllReduce && shape_.form != NormForm::kFinalize) return;
+  const uint64_t target = draw_number(own, 0, shape_.form == NormForm::kAllReduce ? 2 : 0);
   if (target == 0 && shape_.has_output && shape_.padding == 0) sum_ = output_;
   if (target == 1) sum_ = input_;
 }
 
 std::string NormCall::describe() const {
-  constexpr const char* kNames[] = {"all_reduce_norm", "reduce_scatter_norm_all_gather", "norm_rows"};
+  constexpr const char* kNames[] = {"all_reduce_norm", "reduce_scatter_norm_all_gather", "norm_rows",
+                                    "moe_finalize_all_reduce_norm"};
   return std::string(kNames[static_cast<int>(shape_.form)]) + " type " + std::to_string(shape_.type) +
          " rows " + std::to_string(shape_.rows) + " hidden " + std::to_string(shape_.hidden) + " padding " +
          std::to_string(shape_.padding) + " quantisation " + std::to_string(shape_.quantisation) +
@@ -122,7 +125,21 @@ void NormCall::prepare() const {
   const auto write = [&](CUdeviceptr to, const Bytes& data) {
     if (!data.empty()) gpu_.write(to, data.data(), data.size(), plan_.timeout_s);
   };
-  write(input_, make_input(shape_.type, elements(), plan_.rank, shape_.number));
+  Bytes input = make_input(shape_.type, elements(), plan_.rank, shape_.number);
+  if (shape_.form == NormForm::kFinalize) {
+    const uint64_t row_bytes = shape_.hidden * get_element_bytes(shape_.type);
+    Bytes reversed;
+    std::vector<int32_t> indices;
+    for (uint64_t row = shape_.rows; row-- > 0;) {
+      const auto begin = input.begin() + static_cast<int64_t>(row * row_bytes);
+      reversed.insert(reversed.end(), begin, begin + static_cast<int64_t>(row_bytes));
+      const auto index = static_cast<int32_t>(row);
+      indices.insert(indices.end(), {row % 2 == 0 ? index : -1, row % 2 == 0 ? -1 : index});
+    }
+    input = std::move(reversed);
+    gpu_.write(indices_, indices.data(), indices.size() * sizeof(int32_t), plan_.timeout_s);
+  }
+  write(input_, input);
   write(residual_in_, make_residual(share()));
   write(weight_, make_weight());
   if (shape_.quantisation == VERBENA_OPS_FP8_TENSOR)
@@ -160,6 +177,14 @@ void NormCall::enqueue(const OpsLibrary& library, verbena_ops* ops, CUstream str
       return check(library.verbena_ops_reduce_scatter_norm_all_gather(ops, input, sum, shape_.type, &norm,
                                                                       &shape_.choice, stream),
                    describe().c_str());
+    case NormForm::kFinalize: {
+      const verbena_ops_moe_finalize finalize{
+          input, shape_.hidden, static_cast<const int32_t*>(as_pointer(indices_)), nullptr, kTopK, nullptr,
+          0};
+      return check(library.verbena_ops_moe_finalize_all_reduce_norm(ops, &finalize, sum, shape_.type, &norm,
+                                                                    VERBENA_OPS_AUTO, &shape_.choice, stream),
+                   describe().c_str());
+    }
     case NormForm::kRows:
       return check(library.verbena_ops_norm_rows(ops, input, shape_.hidden, shape_.type, &norm, stream),
                    describe().c_str());

@@ -12,8 +12,8 @@
 namespace verbena::tools::coll {
 
 // The sum and the norm of all ranks' tensors; the same, with the norm split between the ranks; the norm of
-// this rank's tensor.
-enum class NormForm { kAllReduce, kShares, kRows };
+// this rank's tensor; the sum and the norm of the finalized outputs of experts.
+enum class NormForm { kAllReduce, kShares, kRows, kFinalize };
 
 // A call with its tensors, in the memory of random calls. The shape is drawn from `common`, alike on all
 // ranks; the offsets of tensors, and which of them are in place, from `own`.
@@ -60,6 +60,7 @@ class NormCall {
   Gpu& gpu_;
   Shape shape_;
   CUdeviceptr input_, residual_in_, weight_, sum_, output_, residual_out_, quantised_, scales_;
+  CUdeviceptr indices_;  // of kFinalize: input_ has the rows in reverse order
 };
 
 }  // namespace verbena::tools::coll

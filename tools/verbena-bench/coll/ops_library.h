@@ -16,6 +16,7 @@ namespace verbena::tools::coll {
   X(verbena_ops_broadcast) X(verbena_ops_all_to_all) X(verbena_ops_all_reduce_quantised)                       \
   X(verbena_ops_all_gather_v) X(verbena_ops_all_to_all_v) X(verbena_ops_group_begin) X(verbena_ops_group_end)  \
   X(verbena_ops_norm_rows) X(verbena_ops_all_reduce_norm) X(verbena_ops_pause)                             \
+  X(verbena_ops_moe_finalize_all_reduce_norm)                                                              \
   X(verbena_ops_reduce_scatter_norm_all_gather)                                                            \
   X(verbena_moe_create) X(verbena_moe_destroy) X(verbena_moe_get_error) X(verbena_moe_get_layout)          \
   X(verbena_moe_workspace_bytes_across) X(verbena_moe_max_rows) X(verbena_moe_dispatch) X(verbena_moe_combine)

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <utility>
@@ -203,6 +204,17 @@ void Rank::make_norm_places(verbena_ops_type type) {
        {&norm_.residual_in, &norm_.residual_out, &norm_.sum, &norm_.quantised, &norm_.scales})
     *place = gpu_.allocate(room_bytes_);
   norm_.weight = gpu_.allocate(row_bytes + sizeof(uint32_t));
+  if (std::any_of(plan_.operations.begin(), plan_.operations.end(),
+                  [](const std::string& name) { return find_operation(name).is_finalized; })) {
+    std::vector<int32_t> indices(NormPlaces::kTopK * (room_bytes_ / row_bytes));
+    std::iota(indices.begin(), indices.end(), 0);
+    norm_.expert_rows = gpu_.allocate(NormPlaces::kTopK * room_bytes_);
+    norm_.indices = gpu_.allocate(indices.size() * sizeof(int32_t));
+    norm_.expert_weights = gpu_.allocate(indices.size() * sizeof(float));
+    gpu_.fill_words(norm_.expert_rows, 0, NormPlaces::kTopK * room_bytes_ / 4);
+    gpu_.write(norm_.indices, indices.data(), indices.size() * sizeof(int32_t), plan_.timeout_s);
+    gpu_.fill_words(norm_.expert_weights, 0x3f800000, indices.size());
+  }
   gpu_.fill_words(norm_.residual_in, 0, room_bytes_ / 4);
   gpu_.fill_words(norm_.scales, 0x3f800000, room_bytes_ / 4);  // one scale for all is read
   gpu_.fill_words(norm_.weight, type == VERBENA_OPS_FLOAT16 ? 0x3c003c00u : 0x3f803f80u, row_bytes / 4 + 1);
@@ -273,6 +285,8 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
     if (plan_.hosts > 1) return all;
     add(NormContender::Kind::kFused, nullptr, "verbena/one-shot", VERBENA_OPS_ONE_SHOT);
+    if (subject.named.is_finalized)
+      add(NormContender::Kind::kFused, nullptr, "verbena/several-kernels", VERBENA_OPS_TWO_SHOT);
     return all;
   }
   const verbena_ops_algorithm codec = subject.named.codec;

@@ -27,9 +27,9 @@ extern "C" {
 typedef struct verbena_queue verbena_queue;
 
 /* Value of spin_us for readers. If messages come at regular intervals, a waiting reader sleeps until shortly
- * before the next message is expected and spins until shortly after. The reader spins for at most a quarter
- * of the interval. If the interval is shorter than 0.8 ms, the reader spins all the time. If messages come at
- * irregular intervals, a wait spins for 20 us before it sleeps. */
+ * before the next message is expected, and spins until shortly after that time. The reader spins for at most
+ * a quarter of the interval. If the interval is shorter than 0.8 ms, the reader spins all the time. If
+ * messages come at irregular intervals, a wait spins for 20 us before it sleeps. */
 #define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
 
 /* Opaque handle of a queue. The application copies the handle to the readers. */

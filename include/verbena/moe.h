@@ -1,8 +1,8 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
  * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the
  * GPU. Within a host, a dispatch sends a row only once to each rank, in one NVLink hop, even if several of
- * the row's experts are on that rank. Between hosts, it sends a row only once to each host, over NICs, and
- * the combine returns one sum from each host. Every run gives results with the same bits.
+ * the row's experts are on that rank. Between hosts, a dispatch sends a row only once to each host, over
+ * NICs, and the combine returns one sum from each host. Every run gives results with the same bits.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
@@ -25,11 +25,11 @@
  * recorded on the old stream. Use a separate verbena_moe for each of several batches that overlap. An
  * application may keep several handles: a combine takes the handle that its dispatch wrote. Graph capture:
  * dispatch and combine enqueue kernels, never allocate and never synchronise. Kernels read ids, weights and
- * rows when they run, so these may change between replays.
+ * rows when they run, so this data may change between replays.
  *
- * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. After a timeout, this call and all later calls
- * fill their outputs with 0xff bytes (NaN; ids and sources are -1) and set counts to 0. The next call returns
- * VERBENA_TIMEOUT and names the late rank. The CUDA context stays valid. To continue, call
+ * Every wait in a kernel ends after at most VERBENA_SYMM_TIMEOUT_MS. After a timeout, the call and all later
+ * calls fill their outputs with 0xff bytes (NaN; ids and sources are -1) and set counts to 0. The next call
+ * returns VERBENA_TIMEOUT and names the late rank. The CUDA context stays valid. To continue, call
  * verbena_moe_reset() on all ranks.
  *
  * Several hosts: a team may span 2 to 8 hosts, with the same number of ranks on each host. The context of the
@@ -92,8 +92,8 @@ typedef struct {
   size_t places; /* int32 [ranks][max_tokens][top_k]: the output row for each id; -1 where the id is -1 */
   size_t expert_counts; /* int32 [experts / ranks]: number of rows in the group of each expert */
   size_t expert_begins; /* int32 [experts / ranks]: the first row of each group */
-  /* The routing of this rank's own tokens. To dispatch other rows to the same experts, pass these as `ids`
-   * (with id_bits 32) and `weights` to another dispatch, which must write a different handle. */
+  /* The routing of this rank's own tokens. To dispatch other rows to the same experts, pass these tensors as
+   * `ids` (with id_bits 32) and `weights` to another dispatch, which must write a different handle. */
   size_t own_ids;     /* int32 [max_tokens][top_k]; -1: no expert */
   size_t own_weights; /* float [max_tokens][top_k] */
 } verbena_moe_layout;
@@ -121,8 +121,8 @@ typedef enum {
  * for the other ranks' rows. Kernels that run between the two phases can use all multiprocessors. All phases
  * of a call must have the same arguments, except for `phase` and `blocks`; otherwise RECEIVE returns
  * VERBENA_INVALID_USAGE. The memory to which the arguments point must not change between the phases, and the
- * output is complete after RECEIVE. An exchange can have at most one dispatch and one combine in flight. All
- * ranks must split a call into the same phases. */
+ * output is complete after RECEIVE. A verbena_moe can have at most one dispatch and one combine in flight.
+ * All ranks must split a call into the same phases. */
 typedef enum {
   VERBENA_MOE_BOTH = 0,
   VERBENA_MOE_SEND = 1,
@@ -160,8 +160,9 @@ typedef struct {
    * of 32; scale_bytes must be 0 and scales NULL; each output row has n bytes (e4m3). Each row of
    * output_scales has (n + 127) / 128 floats or, for _FP8_BLOCK_EXPONENT, (n + 511) / 512 words of four UE8M0
    * exponents each, with the first exponent in the lowest byte. The value of an element is its e4m3 byte
-   * times the scale. The scale is the largest magnitude of 128 elements / 448, but at least 1e-4 / 448.
-   * max_row_bytes and max_scale_bytes limit the sizes of the quantised rows and of their float scales. */
+   * times the scale. Each group of 128 elements has one scale: the largest magnitude of these elements / 448,
+   * but at least 1e-4 / 448. max_row_bytes and max_scale_bytes limit the sizes of the quantised rows and of
+   * their float scales. */
   verbena_ops_quantisation quantisation;
   verbena_ops_type type; /* type of rows to quantise: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   verbena_moe_grouping grouping;

@@ -1,8 +1,8 @@
 /* Collectives between the GPUs of one or several hosts: all-reduce, all-gather, reduce-scatter, broadcast and
- * all-to-all. They run as kernels on a CUDA stream, between the members of a team (verbena.h). The library is
- * libverbena_ops.so. Tensors are pointers to GPU memory from any allocator; no call registers memory.
- * Capturing or replaying a CUDA graph needs no host-side communication between the ranks. Every rank gets
- * bitwise identical results.
+ * all-to-all. The collectives run as kernels on a CUDA stream, between the members of a team (verbena.h). The
+ * library is libverbena_ops.so. Tensors are pointers to GPU memory from any allocator; no call registers
+ * memory. Capturing or replaying a CUDA graph needs no host-side communication between the ranks. Every rank
+ * gets bitwise identical results.
  *
  *   verbena_ops_create(context, team, NULL, &ops);               // once, on all ranks
  *   verbena_ops_all_reduce(ops, input, output, count, VERBENA_OPS_BFLOAT16, VERBENA_OPS_SUM, NULL, stream);
@@ -113,7 +113,8 @@ typedef enum {
    * calls have no type argument: see AUTO_BFLOAT16. */
   VERBENA_OPS_LOSSLESS = 32,
   /* AUTO, and a promise of the caller: the tensors of this all-gather, broadcast or all-to-all consist of
-   * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, the same as AUTO. */
+   * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, AUTO_BFLOAT16 is the same as
+   * AUTO. */
   VERBENA_OPS_AUTO_BFLOAT16 = 33
 } verbena_ops_algorithm;
 
@@ -202,8 +203,9 @@ typedef enum {
 } verbena_ops_operation;
 
 /* Returns the algorithm that a call would use for bfloat16 elements; for other types, read
- * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise
- * the tuning file decides if there is one, and otherwise the library's built-in rules.
+ * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. If VERBENA_OPS_ALGORITHM is set, it determines the
+ * algorithm. Otherwise the tuning file determines the algorithm or, without a tuning file, the library's
+ * built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
@@ -258,9 +260,9 @@ typedef enum {
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
  * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is not read or
- * written; if `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from that, no
- * output may overlap another tensor. Strides are distances between the starts of rows, in elements;
- * quantised_stride is in bytes. */
+ * written; if `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from this
+ * exception, no output may overlap another tensor. Strides are distances between the starts of rows, in
+ * elements; quantised_stride is in bytes. */
 typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
@@ -319,8 +321,8 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_op
 
 /* The tensors of the following calls consist of rows, and each row has one part for each rank. To gather,
  * scatter or split along dimension d of a tensor, set `rows` to the product of the dimensions before d (1 if
- * d is 0). The lengths that a call takes are in bytes if the call only moves data, and in elements if it
- * reduces. If `choice` is NULL, the library chooses. */
+ * d is 0). Calls that only move data take lengths in bytes; calls that reduce take lengths in elements. If
+ * `choice` is NULL, the library chooses. */
 
 /* Concatenates the ranks' inputs along each row. Every rank gets the result.
  * @param input   [rows][row_bytes]. If `rows` is 1, the call can work in place: `input` may point to this
@@ -381,8 +383,8 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const 
                                                         verbena_ops_reduction reduction,
                                                         const verbena_ops_choice* choice,
                                                         verbena_stream stream);
-/* Sends the send_counts[r] units that start at send_offsets[r] in the input to rank r. Writes the
- * receive_counts[r] units that come from rank r at receive_offsets[r] in the output. Each rank passes its own
+/* Sends send_counts[r] units to rank r, starting at send_offsets[r] in the input. Receives receive_counts[r]
+ * units from rank r, and writes these units at receive_offsets[r] in the output. Each rank passes its own
  * counts. */
 VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* send_counts, const int64_t* send_offsets,

@@ -4,11 +4,11 @@
 //
 // A queue is a ring of descriptors in pinned host memory. Any thread of a kernel can be a producer. A
 // producer waits for free slots, reserves positions, and writes the descriptors of these positions. Positions
-// only grow; the descriptor of position p is in slot p % depth. The turn of position p is p / depth + 1, and
-// both words of a descriptor's second half contain the turn. The proxy takes descriptors in order. It takes a
-// descriptor as soon as both words contain the turn of its position, and publishes its progress. For each
-// peer, the proxy posts the operations in the order of the queue, on the queue's lane (endpoint.h).
-// Operations for different peers do not wait for each other.
+// only grow; the descriptor of position p is in slot p % depth. The number p / depth + 1 is called the turn
+// of position p, and the producer writes it to both words of the descriptor's second half. The proxy takes
+// the descriptors in order, each as soon as both words contain the turn of the descriptor's position, and
+// publishes its progress (PutProgress). For each peer, the proxy posts the operations in the order of the
+// queue, on the queue's lane (endpoint.h). Operations for different peers do not wait for each other.
 #ifndef VERBENA_PUT_ABI_H
 #define VERBENA_PUT_ABI_H
 
@@ -27,8 +27,8 @@ enum class PutOperation : uint8_t {
   kWriteWord,  // writes a 64-bit word
   kAddWord,    // adds to a 64-bit word
   kSetSignal,  // sets a signal, which is the sum of two words of the peer (SymmContext::signals)
-  // Delays this queue's later operations on the peer. They start only when all operations on this peer that
-  // are in another queue, at positions below `operand`, are complete.
+  // Delays this queue's later operations on the peer until all operations on the peer that are in queue
+  // `extent`, at positions below `operand`, are complete.
   kAwaitQueue,
   kFetchAdd,     // adds to a 64-bit word; the reply is the previous value of the word
   kCompareSwap,  // sets a word to `operand` if it equals `extent`; the reply is the previous value

@@ -48,7 +48,7 @@ enum class SymmStatus : int32_t {
   kDone = 0,
   kTimedOut = -1,       // this wait, or another wait of the team, took longer than timeout_ns
   kAborted = -2,        // the context was aborted: SymmContext::abort_word
-  kInvalid = -3,        // there is no such rank, signal or barrier, or an address is not symmetric
+  kInvalid = -3,        // a rank, signal or barrier does not exist, or an address is not symmetric
   kUnreachable = -4,    // the peer cannot be reached, neither by loads and stores nor by a NIC
   kNetworkFailed = -5,  // a peer or the network failed: verbena_context_get_error() has the reason
   kRefused = -6,        // the proxy refused an operation, such as a put outside all windows
@@ -58,7 +58,7 @@ enum class SymmStatus : int32_t {
 // such a value, it does not change again.
 enum class SymmAbort : uint32_t {
   kNone = 0,
-  kByUser = 1,  // waits return kAborted, as they do for every value that has no name here
+  kByUser = 1,  // waits return kAborted; waits also return kAborted for values that have no name here
   kNetworkFailed = 2,
   kRefused = 3,
 };
@@ -88,8 +88,8 @@ inline constexpr uint32_t kSymmNobody =
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
 enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // kIncrement adds 1
 
-// A piece of symm_put_pieces(): bytes to copy to the peer, to the offset of `destination` in this rank's
-// window.
+// A piece of symm_put_pieces(): bytes to copy to the peer. `destination` is an address in this rank's window;
+// the bytes go to the same offset in the peer's window.
 struct SymmPiece {
   void* destination;
   const void* source;
@@ -141,8 +141,8 @@ struct alignas(16) SymmProbes {
 // A team, from the point of view of one rank. All pointers are valid on this rank's GPU. Pass the context to
 // kernels by value, as a __grid_constant__, so that it is in constant memory. Otherwise the kernel has to
 // read the context again from global memory after each acquire, which takes 0.25 us each time. The context
-// types of other backends derive from SymmContext. The members that they add start directly after the
-// SymmContext, aligned to 16 bytes.
+// types of other backends derive from SymmContext. The data members of a derived type start directly after
+// the SymmContext, aligned to 16 bytes.
 struct SymmContext {
   int32_t type;
   int32_t rank, world_size;  // in the world team

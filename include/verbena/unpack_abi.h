@@ -42,8 +42,8 @@ struct alignas(16) LoadMeta {
 static_assert(sizeof(LoadMeta) == 16 && alignof(LoadMeta) == 16, "NCCL's descriptor");
 static_assert(offsetof(LoadMeta, len) == 4 && offsetof(LoadMeta, dst_off) == 8, "NCCL's descriptor");
 
-// The descriptors of all slots, in pinned host memory that is mapped into the GPU. The plugin owns it and
-// frees it in closeRecv.
+// The descriptors of all slots, in pinned host memory that is mapped into the GPU. The plugin owns this
+// memory and frees it in closeRecv.
 struct NetUnpackMeta {
   LoadMeta mem[kUnpackQueueDepthSlots][kUnpackMaxDescriptors];
   uint64_t cnt[kUnpackQueueDepthSlots];  // number of valid descriptors of each slot

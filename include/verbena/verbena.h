@@ -50,13 +50,13 @@ VERBENA_API const char* verbena_describe(verbena_result result);
 VERBENA_API const char* verbena_last_error(void);
 
 typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2 } verbena_log_level;
-/* Sets the function that receives log lines. Without a sink, the library writes warnings to stderr and drops
+/* Sets the function that receives log lines. By default, the library writes warnings to stderr and drops all
  * other lines.
  * @param sink  called from any thread; NULL restores the default */
 VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
-/* Sets a function that runs pending signal handlers. Interpreters such as Python need this, because they
- * defer signal handlers while a C call runs. A call on the process's first thread that waits for other
- * processes calls `check` after each signal and several times a second.
+/* Sets a function that runs pending signal handlers. Python, for example, needs this function, because Python
+ * defers signal handlers while a C call runs. While a call on the process's first thread waits for other
+ * processes, the library calls `check` several times a second and after each signal.
  * @param check  returns 0 to let the waiting call continue, or another value to end the call with an error.
  *               NULL removes the function */
 VERBENA_API void verbena_set_interrupt_check(int (*check)(void));
@@ -88,11 +88,11 @@ VERBENA_API verbena_result verbena_context_create(const verbena_unique_id* id, u
 /* Creates a context like verbena_context_create(), but reads the rank, the number of ranks and rank 0's
  * address from the environment variables of torchrun, Open MPI, PMI or Slurm. */
 VERBENA_API verbena_result verbena_context_create_from_environment(verbena_context** context);
-/* An all-gather that the application implements. It copies `bytes_each` bytes from `mine` on each rank to
- * `all` on every rank, in rank order. It returns 0 on success and any other value on failure. */
+/* An all-gather function of the application. The function copies `bytes_each` bytes from `mine` on each rank
+ * to `all` on every rank, in rank order. The function returns 0 on success and any other value on failure. */
 typedef int (*verbena_all_gather)(void* argument, const void* mine, void* all, size_t bytes_each);
-/* Creates a context like verbena_context_create(), over the application's all-gather. This call and every
- * later collective call of the context use the all-gather to exchange data between ranks.
+/* Creates a context like verbena_context_create(), but needs no id. This call and every later collective call
+ * of the context exchange data between ranks by the application's all-gather.
  * @param all_gather  called only during collective calls, on the thread that makes the call
  * @param argument    passed to all_gather */
 VERBENA_API verbena_result verbena_context_create_from_all_gather(verbena_all_gather all_gather,
@@ -127,7 +127,7 @@ VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
  *         verbena_context_abort() was called;
  *         VERBENA_INVALID_ARGUMENT if a team has failed because a member passed invalid arguments to a call;
  *         VERBENA_TIMEOUT if a kernel's wait timed out, on this rank or on a peer. The text names the wait,
- *         the team and the late rank. From then until verbena_team_reset(), all waits of that team return
+ *         the team and the late rank. Until verbena_team_reset(), all waits of that team then return
  *         immediately on this rank, on every member that loads and stores reach, and on every other member
  *         that could be notified */
 VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
@@ -188,8 +188,8 @@ typedef struct {
  * 512. Returns 0 if a setting in the environment is wrong. */
 VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
 /* Creates a context that allocates its windows from the given heap. Collective. Memory cannot be registered
- * in such a context. Members whose memory is not mapped are reached through the backend's network only.
- * VERBENA_SYMM_TEAMS has an effect; all other settings for memory and paths have none. */
+ * in such a context. Kernels access the memory of other members through the backend's network, unless that
+ * memory is mapped. VERBENA_SYMM_TEAMS has an effect; all other settings for memory and paths have none. */
 VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
                                                             verbena_all_gather all_gather, void* argument,
                                                             uint32_t rank, uint32_t count_ranks,
@@ -218,7 +218,8 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * @param address       this rank's address of the memory; may differ between ranks
  * @param length_bytes  1 or more, the same on all ranks
  * @param window        receives the window; free it with verbena_window_free()
- * @return VERBENA_INVALID_USAGE if the memory does not come from cuMemCreate() with such a handle */
+ * @return VERBENA_INVALID_USAGE if the memory does not come from cuMemCreate() with a POSIX file descriptor
+ *         handle */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
 /* Waits until all operations of finished kernels are complete, then frees the window. Collective. No kernel
@@ -338,7 +339,7 @@ VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* 
 
 /* Makes the stream wait until the streams of all members have reached the barrier. When the stream continues,
  * all earlier puts of the members are complete.
- * @param barrier  0 to 511; if streams or kernels may wait at the same time in the same team, they must use
+ * @param barrier  0 to 511; streams or kernels that may wait at the same time in the same team must use
  *                 different barriers */
 VERBENA_API verbena_result verbena_barrier_on_stream(const verbena_team* team, uint32_t barrier,
                                                      void* stream);
@@ -416,7 +417,7 @@ VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
 VERBENA_API uint32_t verbena_pool_index(const verbena_pool* pool);
 /* Returns the pool's window, which the pool owns. */
 VERBENA_API verbena_window* verbena_pool_window(const verbena_pool* pool);
-/* Returns the largest number of bytes that were in use at a time. */
+/* Returns the largest number of bytes that have been in use at the same time. */
 VERBENA_API size_t verbena_pool_max_used(verbena_pool* pool);
 
 #ifdef __cplusplus

@@ -248,8 +248,8 @@ VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, s
  * must set the same mask between the same two calls; excluded ranks must make no calls. The function does not
  * communicate. A graph keeps the mask with which it was captured. A handle may be used only with the mask of
  * its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then
- * this function. If the team spans hosts, only whole hosts can be excluded, or the ranks with the same index
- * on every host.
+ * this function. If the team spans hosts, exclude either whole hosts, or the ranks with the same index on
+ * every host.
  * @param living  bit r is set if rank r of the team takes part; this rank's own bit must be set
  * @return VERBENA_INVALID_USAGE between the phases of a call;
  *         VERBENA_INVALID_USAGE if the mask has a rank that was excluded from a call since the last reset,

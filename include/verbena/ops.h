@@ -108,9 +108,9 @@ typedef enum {
    * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. It sends elements of
    * all other types uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
    * for bfloat16 tensors. Between ranks of a single host, LOSSLESS has the effect of AUTO. Across hosts, AUTO
-   * chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16 elements if the tuning file has
-   * measurements of both algorithms and LOSSLESS is faster, or if VERBENA_OPS_ALGORITHM is "lossless". Other
-   * calls have no type argument: see AUTO_BFLOAT16. */
+   * chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16 elements in two cases:
+   * VERBENA_OPS_ALGORITHM is "lossless", or LOSSLESS is faster than BULK_TWO_SHOT in the measurements of the
+   * tuning file. Other calls have no type argument: see AUTO_BFLOAT16. */
   VERBENA_OPS_LOSSLESS = 32,
   /* AUTO, and a promise of the caller: the tensors of this all-gather, broadcast or all-to-all consist of
    * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, AUTO_BFLOAT16 is the same as
@@ -125,11 +125,11 @@ typedef struct {
    * and chunk_bytes is 64 MiB by default. The library then allocates chunk_bytes twice, for chunks between
    * hosts and for chunks within the host. */
   size_t packet_bytes, chunk_bytes;
-  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, or the number
-   * of multiprocessors if a GPU of the team has fewer; if the process already has a verbena_ops, 0 selects at
-   * most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if kernels of several
-   * verbena_ops run concurrently, and ranks may launch them in different orders, the blocks of all these
-   * kernels together must fit on each GPU. */
+  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, but at most the
+   * number of multiprocessors of the team's smallest GPU. If the process already has a verbena_ops, 0 selects
+   * at most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if kernels of
+   * several verbena_ops run concurrently, and ranks may launch them in different orders, the blocks of all
+   * these kernels together must fit on each GPU. */
   uint32_t blocks;
   /* 1 if the library's kernels should use programmatic dependent launch (PDL): the stream's next kernel may
    * then start before the library's kernel has finished. Set this only if every kernel of the stream that is
@@ -168,11 +168,12 @@ typedef struct {
  *         VERBENA_INVALID_USAGE if options or settings differ between the ranks;
  *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
- * Loads and stores must connect all ranks of the team, unless the team spans hosts. A team across hosts needs
- * the same number of ranks on every host, and a context that verbena_context_create() has created. Across
- * hosts, calls use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM has
- * no effect if it names another algorithm. Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice`
- * has any other algorithm, and verbena_ops_reduce_scatter_norm_all_gather() always returns this result. */
+ * All ranks of the team must reach each other by loads and stores, unless the team spans hosts. A team across
+ * hosts needs the same number of ranks on every host, and a context that verbena_context_create() has
+ * created. Across hosts, calls use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and
+ * VERBENA_OPS_ALGORITHM has no effect if it names another algorithm. Across hosts, a call returns
+ * VERBENA_INVALID_USAGE if its `choice` has any other algorithm, and
+ * verbena_ops_reduce_scatter_norm_all_gather() always returns this result. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any

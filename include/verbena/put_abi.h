@@ -55,7 +55,7 @@ struct alignas(32) PutDescriptor {
   uint64_t operand;
   // Depends on the operation:
   //   kPut, kGet        length of the data (with kRows, of one row), in bytes
-  //   kSetSignal        offset of the word that LSA ranks set
+  //   kSetSignal        offset of the word that LSA ranks (symm_abi.h) set
   //   kAwaitQueue       number of the other queue
   //   kCompareSwap      the expected value
   //   kRows             stride of the rows in the peer's heap, in bytes

@@ -117,7 +117,7 @@ struct TraceRing;
 // fault happens once, because the first affected call clears the fault's bit. The exception is kDelayPuts,
 // which stays set.
 enum class SymmFault : uint64_t {
-  kDelayPuts = 1,   // each put waits about 1 us after its data, before the next operation
+  kDelayPuts = 1,   // each put by stores pauses for about 1 us after it has stored its data
   kDropSignal = 2,  // a signal is not sent, but the call returns kDone
   kLateWait = 4,    // a wait returns as if it had timed out
   kForceAbort = 8,  // a wait returns as if the context had been aborted

@@ -3,10 +3,10 @@
 // barriers count rounds in 64-bit words that are never reset, so a late thread cannot mistake one round for
 // another.
 //
-// Every call ends within its limits. After a result other than kReached, the counts are out of step. In this
-// case the host must set the words of all ranks to zero, while no kernel runs, before the barrier is used
-// again. All blocks that take part must be resident at the same time, so use a cooperative launch, or no more
-// blocks than fit on the GPU.
+// Every call returns within its limits (WaitLimits). After a result other than kReached, the ranks' counts
+// may differ. Before the barrier is used again, the host must set the words of all ranks to zero, while no
+// kernel runs. All blocks that take part must be resident at the same time, so use a cooperative launch, or
+// no more blocks than fit on the GPU.
 #ifndef VERBENA_DEVICE_BARRIER_CUH
 #define VERBENA_DEVICE_BARRIER_CUH
 

@@ -44,8 +44,8 @@ class CopyThroughShared {
   }
 
   // Lane 0 may destroy the barriers, because no lane is still waiting: the lanes sync after each wait in
-  // which all lanes take part. Afterwards another object may use the memory. After a barrier of the group,
-  // the memory may also be used for another purpose.
+  // which all lanes take part. Afterwards another CopyThroughShared may use the memory. Before the memory is
+  // used for another purpose, the group must sync.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
     if (lane() != 0) return;

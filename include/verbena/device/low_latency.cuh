@@ -51,7 +51,7 @@ namespace verbena::device {
 // Says whether each rank has received a message from every other rank in a call.
 enum class Heard : uint8_t { kEverybody, kSome };
 
-// Limits the total time that a thread spends in waits. Reads the clock only once a wait has taken
+// Limits the total time that a thread spends in waits. Reads the clock only after a wait has taken
 // kDefaultSpinsPerCheck polls.
 class Patience {
  public:
@@ -133,7 +133,7 @@ class LowLatency {
   }
 
   // Begins the next call, or the next `calls` calls, of the same kernel.
-  // @param ahead  1 if messages of the call after these are sent ahead, otherwise 0
+  // @param ahead  1 if the kernel sends messages of the following call during these calls, otherwise 0
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus turn(const Group& group = {}, Heard heard = Heard::kEverybody,
                                                uint32_t calls = 1, uint32_t ahead = 0) {
@@ -189,7 +189,7 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Receives the message of one other member. The length must equal the length that was sent.
+  // Receives the message of one other member. The length must equal the length of the sent message.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
@@ -335,11 +335,11 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
-  // ---- Exchanges in which every member sends to every member, including itself. So a thread keeps no data
-  // in registers while it waits, and this rank's packet is not a special case. Data that needs notes
-  // (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases are not
-  // inlined and take their arguments by value, which keeps the loops short and the loops' variables in
-  // registers.
+  // ---- Exchanges in which every member sends to every member. A rank also sends to itself, so a thread
+  // keeps no data in registers while it waits, and the rank's own packet is not a special case. Data that
+  // needs notes (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases
+  // are not inlined and take their arguments by value, which keeps the loops short and the loops' variables
+  // in registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
   // sender. The value is 0 if the packet arrived.
@@ -697,8 +697,8 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // Addresses of the block's slots. They are computed early, so that later only the offset of the epoch must
-  // be added.
+  // Addresses of the block's slots. The constructor computes them early, so that later only the offset of the
+  // epoch must be added.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;

@@ -27,7 +27,7 @@ VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t wid
 #endif
 
 // Returns `value`, and makes the compiler compute it at this point and keep it in a register. Without this
-// call, the compiler may move the computation to the place where the value is used, which may be after a
+// call, the compiler may move the computation to the point where the value is used, which may be after a
 // wait.
 template <typename T>
 VERBENA_DEVICE T keep(T value) {
@@ -201,8 +201,8 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Combines votes in one word per barrier. `meet` waits in the barrier. Its first call makes sure that all
-// threads have read the votes of the previous round.
+// Combines votes in one word per barrier. `meet` waits in the barrier. The first call of `meet` makes sure
+// that all threads have read the votes of the previous round.
 template <typename Meet>
 VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
   static const char key = 0;
@@ -261,7 +261,7 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 // In the functions from sync_warp() to elect_one(), `lanes` is a mask of lanes. All lanes of the mask must
 // make the call, with the same mask.
 
-// Waits until all lanes of the mask have called.
+// Waits until all lanes of the mask have made this call.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #if VERBENA_EMULATED
   emulation::sync_warp(lanes);
@@ -304,7 +304,7 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// Returns the bitwise OR of the values of all lanes of the warp. All lanes must call it.
+// Returns the bitwise OR of the values of all lanes of the warp. All lanes must make the call.
 VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -317,7 +317,7 @@ VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #endif
 }
 
-// Returns the inclusive prefix sum over the lanes of a warp. All lanes must call it.
+// Returns the inclusive prefix sum over the lanes of a warp. All lanes must make the call.
 VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
   VERBENA_UNROLL
   for (int distance = 1; distance < kWarpLanes; distance *= 2) {
@@ -378,7 +378,7 @@ VERBENA_DEVICE uint64_t clock_ns() {
 }
 
 // Pauses this warp for about `nanoseconds` ns, so that other warps of the SM can run. The pause may take
-// twice as long. It takes at most 1 ms.
+// twice as long, but at most 1 ms.
 VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #if VERBENA_EMULATED
   emulation::pause(nanoseconds);
@@ -389,9 +389,9 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #endif
 }
 
-// Waits for the earlier kernels of the stream. A kernel calls it before the first access to memory that these
-// kernels may write or read. With programmatic dependent launch, the work before the call overlaps with the
-// earlier kernels.
+// Waits for the earlier kernels of the stream. A kernel calls this function object before its first access to
+// memory that these kernels may write or read. With programmatic dependent launch, the kernel's work before
+// this call overlaps with the earlier kernels.
 struct GridStart {
   uint32_t programmatic_launch = 0;  // 1 if the stream's next kernel may start early
   // For tests: pauses before the wait for earlier grids, and after the trigger.

@@ -25,7 +25,7 @@ VERBENA_DEVICE void fence_multicast() {
 namespace detail {
 
 #if VERBENA_EMULATED
-// Calls `body(place)` with the address of the memory of each GPU of the group.
+// Calls `body(place)` once for each GPU of the group, with the address of that GPU's memory.
 template <typename T, typename Body>
 void at_each_place(T* address, const Body& body) {
   constexpr size_t kMaxCount = 64;

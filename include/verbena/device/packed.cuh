@@ -7,7 +7,7 @@
 // Rounding is to nearest even. Values too large for a half or a bfloat16 become infinite. Values too large
 // for e4m3 or e5m2, including infinities, become the largest finite value (448 or 57344). NaNs become 0x7fff
 // or 0x7f. Conversions use PTX instructions where these exist, and otherwise arithmetic (e4m3 and e5m2 below
-// sm_89, bfloat16 below sm_80, and on the host). Both give the same bits.
+// sm_89, bfloat16 below sm_80, and on the host). PTX and arithmetic give the same bits.
 #ifndef VERBENA_DEVICE_PACKED_CUH
 #define VERBENA_DEVICE_PACKED_CUH
 
@@ -129,7 +129,7 @@ VERBENA_DEVICE void widen_halves(uint32_t word, float* numbers) {
   asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(numbers[1]), "f"(numbers[0]))
 #endif
 #if VERBENA_ARCH >= 890
-// Converts 8-bit elements to halves first, which represent all of them exactly.
+// Converts 8-bit elements to halves first, because a half can represent every 8-bit element exactly.
 #define VERBENA_WIDEN_BYTES(type)                                                      \
   uint32_t low, high;                                                                  \
   asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\t"              \

@@ -78,7 +78,7 @@ struct Packet {
     return true;
   }
   // Returns the data of a packet that has arrived, and sets the packet to 0. This store must be strong, like
-  // the sender's store, because nothing but the packet's value orders the two stores.
+  // the sender's store, because only the packet's value orders the two stores.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
     empty(here);
     return mask(stored);

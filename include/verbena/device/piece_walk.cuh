@@ -1,6 +1,6 @@
-// Distributes the work of unpacking a message over the warps of a group, for unpack.cuh. A batch of
-// descriptors is loaded into shared memory and split into pieces. A prefix sum numbers the pieces of the
-// batch, and each warp copies its share of the pieces.
+// Distributes the work of unpacking a message over the warps of a group, for unpack.cuh. The group loads a
+// batch of descriptors into shared memory, splits the descriptors into pieces, and numbers the pieces by a
+// prefix sum. Each warp then copies its share of the pieces.
 #ifndef VERBENA_DEVICE_PIECE_WALK_CUH
 #define VERBENA_DEVICE_PIECE_WALK_CUH
 
@@ -9,8 +9,8 @@
 
 namespace verbena::device {
 
-// The number of pieces of a warp's descriptors: `rows` if the descriptors are split into single rows,
-// `pieces` if they are split into pieces of full size.
+// The number of pieces of a warp's descriptors: `rows` if the descriptors are split into single rows (of
+// kRowBytes each), `pieces` if they are split into pieces of full size.
 struct StagedCounts {
   uint32_t rows, pieces;
 };
@@ -99,11 +99,11 @@ class PieceWalk {
 
   VERBENA_DEVICE bool has_next() const { return next_ < batch_.pieces; }
 
-  // Returns the next piece; has_next() must be true. All lanes call it.
+  // Returns the next piece; has_next() must be true. All lanes make the call.
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // Each lane looks at one of the next 32 descriptors, and reads the number of its first piece. The
+      // Each lane reads, for one of the next 32 descriptors, the number of the descriptor's first piece. The
       // descriptors that start at or before the wanted piece are in consecutive lanes, starting with lane 0.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));

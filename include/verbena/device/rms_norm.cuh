@@ -30,8 +30,8 @@ enum class RowQuantisation : uint32_t {
   kFloat8BlockPower = 4,
   kFloat8BlockExponent = 5,
   kMxFloat8 = 6,          // e4m3; one E8M0 scale (one byte) per 32 elements
-  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4, the layout that tensor cores
-                          // read
+  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4 scales, the layout that tensor
+                          // cores read
   kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
@@ -246,8 +246,8 @@ class RowQuantiser {
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
-  // Quantises and stores a vector. All lanes of a warp call this function together, even lanes whose vectors
-  // are after the end of the row.
+  // Quantises and stores a vector. All lanes of a warp call this function together, including the lanes whose
+  // vectors are after the end of the row.
   VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
     const uint32_t count = vectors_.template count_elements<kElements>(vector);
@@ -277,7 +277,7 @@ class RowQuantiser {
       store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
   }
   // Sets `padding` elements after the row to 0. If the scales are in tiles, also sets the row's unused scales
-  // to 0. After the last row, this includes the scales of the missing rows of the last tile.
+  // to 0. For the last row, also sets the scales of the missing rows of the last tile to 0.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
       store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
@@ -384,9 +384,9 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
 }
 
 // Normalises rows, vector by vector. If n threads share a row, thread t processes vectors t, t + n, and so
-// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. Rows
-// with more vectors need a single block per row; the remaining vectors are loaded again in each pass. Outputs
-// are written in the last pass, so an output may be the same tensor as x.
+// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. If a
+// row has more vectors, the row must belong to a single block, and each pass loads the remaining vectors
+// again. Outputs are written in the last pass, so an output may be the same tensor as x.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -454,7 +454,7 @@ class RowNorm {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
-      // -1 reports missing data, which is possible because sums of squares are never negative.
+      // -1 reports missing data; a sum of squares is never negative.
       put_piece(vector, is_there ? squares : -1);
     });
     // The following stores overlap with the exchange of the words.
@@ -535,8 +535,8 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // If each row has one scale, one more reduction is needed, which takes a turn. No turn may be skipped,
-  // because its words would be mistaken for words of the next turn.
+  // If each row has one scale, one more reduction is needed, which takes a turn. Otherwise turn_ does not
+  // increase, because two consecutive reductions must use different sets of words (find_row_words).
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);
@@ -671,7 +671,7 @@ class RowNorm {
 
 }  // namespace detail
 
-// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. All threads of a
+// Normalises rows `first`, `first + step`, and so on, below `end`, of a tensor x in memory. All threads of a
 // block of 1, 2, 4, 8, 16 or 32 warps make the call. Earlier writes of these threads must be visible to the
 // whole block.
 // @param x  may be the same tensor as residual_out or output if the strides are equal

@@ -305,7 +305,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_put_rows(int64_t context, int64_t destination
                          peer, BlockGroup{});
   });
 }
-// Put `count` pieces, and then signal the peer. `pieces` is the address of an array of SymmPiece.
+// Put `count` pieces; symm_put_pieces_signal() then signals the peer. `pieces` is the address of an array of
+// SymmPiece.
 VERBENA_SYMM_FUNCTION int32_t symm_put_pieces(int64_t context, int64_t pieces, int32_t count, int32_t peer) {
   using namespace verbena::device;
   if (count < 0) return static_cast<int32_t>(verbena::SymmStatus::kInvalid);

@@ -36,8 +36,8 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
 }
 
 // Sets the failure word of all members. Each thread whose wait timed out makes the call; the value of the
-// first thread remains. Members that only the network reaches are notified without waiting, at best effort.
-// If a notification is lost, the member's own waits time out.
+// first thread remains. The call notifies members that only the network reaches at best effort, and does not
+// wait. If a notification is lost, the member's own waits time out.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;

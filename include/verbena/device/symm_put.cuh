@@ -176,7 +176,7 @@ VERBENA_DEVICE_FAR WaitResult get_rows_remote(const Context& context, int32_t pe
   }
 }
 
-// Returns whether all pieces can be put. All threads of the group call it.
+// Returns whether all pieces can be put. All threads of the group make the call.
 template <typename Group>
 VERBENA_DEVICE bool are_pieces(const SymmContext& context, const SymmPiece* pieces, uint32_t count,
                                int32_t peer, const Group& group) {
@@ -288,7 +288,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
 // all pieces as one batch. Pieces must not overlap at the peer.
 // @param pieces  `count` pieces in memory that all threads of the group can read; a piece of 0 bytes is
 //                skipped. The same rules apply to the addresses as in symm_put_async()
-// @return kInvalid if the peer or an address of any piece is invalid; then nothing is put
+// @return kInvalid if the peer or an address of any piece is invalid; in this case, nothing is put
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_pieces(const Context& context, const SymmPiece* pieces, uint32_t count,
                                           int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
@@ -390,8 +390,8 @@ template <typename Context, typename Group = ThreadGroup>
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
 // Returns whether the data of a symm_get_async() has arrived. If it has, the calling thread sees the data.
-// Some networks do not report the completion of a single operation. With these networks, the call returns
-// false until symm_request_wait() has been called.
+// Some networks do not report the completion of a single operation. With these networks, the call always
+// returns false for a get by a NIC; call symm_request_wait() instead.
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {
@@ -503,7 +503,7 @@ template <typename Context, typename Group = ThreadGroup>
                           {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer), begun_ns});
 }
 
-// Waits until the sources of earlier puts may be reused. This applies to the same puts as in symm_quiet().
+// Waits until the sources of earlier puts may be reused. The call covers the same puts as symm_quiet().
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_flush(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);

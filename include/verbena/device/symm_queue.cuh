@@ -2,7 +2,7 @@
 // block always uses the same queue of a context, so its signals take effect after its earlier puts to the
 // same peer. Internal to symm_*.
 //
-// Every wait ends within the context's timeout. A producer that gives up has not reserved any positions.
+// Every wait ends within the context's timeout. A call that gives up has not reserved any positions.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
 #define VERBENA_DEVICE_SYMM_QUEUE_CUH
 

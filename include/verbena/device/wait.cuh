@@ -1,6 +1,6 @@
 // Waits for a word that another thread, another GPU, the host or a NIC writes. A wait is an acquire at its
-// scope, so after kReached, everything that the writer did before its release is visible. Every wait ends at
-// a deadline, or when the abort word is set. Both are checked every kSpinsPerCheck polls.
+// scope, so after kReached, everything that the writer did before its release is visible. A wait ends early
+// at a deadline, or when the abort word is set; the wait checks both conditions every kSpinsPerCheck polls.
 #ifndef VERBENA_DEVICE_WAIT_CUH
 #define VERBENA_DEVICE_WAIT_CUH
 
@@ -104,7 +104,7 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
 
 // Returns the combined result of all threads of a group: kReached if all threads have this result; otherwise
 // kAborted if some thread has this result; otherwise kTimedOut. All threads of the group call this function.
-// Afterwards, all memory accesses that an acquire load has made visible to any thread of the group are
+// Afterwards, all memory accesses that an acquire load has made visible to one thread of the group are
 // visible to every thread of the group.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE WaitResult agree(const Group& group, WaitResult mine) {

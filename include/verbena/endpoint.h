@@ -3,7 +3,7 @@
 //
 // Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses with the
 // peer, and call connect(). For each region of memory, call add_region(), exchange its region_address(), and
-// call add_remote_region(). Then post operations, ring() and poll().
+// call add_remote_region(). Then post operations, and call ring() and poll().
 //
 // Order: a lane is an ordered channel to one peer. Gets and operations on words take effect at the peer after
 // all operations that were posted earlier on the same lane. Therefore a rank that sees the new value of a
@@ -187,7 +187,7 @@ class Endpoint {
   // effect if the peer has already failed.
   virtual void give_up(uint32_t peer, const std::string& cause) = 0;
   // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty if the peer has not
-  // failed. Only the driver may call it.
+  // failed. Only the driver may call this function.
   virtual const std::string& error(uint32_t peer) const = 0;
   // Returns the reason why the last refused operation was refused.
   virtual const std::string& refusal() const = 0;

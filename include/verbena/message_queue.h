@@ -51,8 +51,8 @@ typedef struct {
                                    rank */
 } verbena_queue_options;
 
-/* Creates a writer. The ring is anonymous shared memory of count_chunks * chunk_bytes bytes. The system
- * allocates its pages when they are first used.
+/* Creates a writer and a ring of chunks for the messages. The ring is anonymous shared memory of count_chunks
+ * * chunk_bytes bytes. The system allocates each page of the ring on its first use.
  * @param options  copied by the call
  * @param queue    receives the queue; free it with verbena_queue_destroy() */
 VERBENA_API verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue);
@@ -93,7 +93,7 @@ VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
  * returns. All later calls of this end return VERBENA_INVALID_USAGE, except verbena_queue_release(). The
  * handle stays valid until verbena_queue_destroy(). */
 VERBENA_API verbena_result verbena_queue_shutdown(verbena_queue* queue);
-/* Shuts the queue down and frees the queue. No other thread may be using the handle.
+/* Shuts down and frees the queue. No other thread may be using the handle.
  * @return VERBENA_INVALID_USAGE if a message has not been released; in this case the queue does not change */
 VERBENA_API verbena_result verbena_queue_destroy(verbena_queue* queue);
 /* Makes the call in progress, or the next call, return VERBENA_INVALID_USAGE. Any thread may call this

@@ -10,22 +10,23 @@
  *   ... the experts read the output, and the counts, ids and weights in the handle ...
  *   verbena_moe_combine(moe, &combine, stream);          // the experts' rows, handle -> one row per token
  *
- * Experts are numbered 0 to experts - 1. Each rank has experts / ranks experts, and the first expert of rank
- * r has number r * experts / ranks. Every rank must make the same calls in the same order, with the same
- * row_bytes, scale_bytes, order and blocks. A dispatch must group its rows by rank on all ranks, or by expert
- * on all ranks. The number of tokens, the ids, the addresses and the streams may differ between ranks. A rank
- * without tokens must make the calls, too.
+ * Experts are numbered 0 to experts - 1. Each rank has (experts / ranks) experts, and the first expert of
+ * rank r has number r * (experts / ranks). Every rank must make the same calls in the same order, with the
+ * same row_bytes, scale_bytes, order and blocks. A dispatch must group its rows by rank on all ranks, or by
+ * expert on all ranks. The number of tokens, the ids, the addresses and the streams may differ between ranks.
+ * A rank without tokens must make the calls, too.
  *
- * An id that is negative, or that is `experts` or more, means that this slot of the token has no expert. Such
- * a slot is not sent and adds nothing to the combined row. A token without any expert is not sent, and its
- * combined row is zeros. An expert that appears twice in a token's ids counts twice.
+ * Each token has top_k slots, with the id of an expert in each slot. If an id is negative, or is `experts` or
+ * more, the slot has no expert: the slot is not sent and adds nothing to the combined row. A token without
+ * any expert is not sent, and its combined row is zeros. An expert that appears twice in a token's ids counts
+ * twice.
  *
  * Threads: only one thread at a time may use a verbena_moe. Streams: the calls of one verbena_moe must run
  * one after the other. To continue on a different stream, make the new stream wait for an event that was
  * recorded on the old stream. Use a separate verbena_moe for each of several batches that overlap. An
  * application may keep several handles: a combine takes the handle that its dispatch wrote. Graph capture:
- * dispatch and combine enqueue kernels, never allocate and never synchronise. Kernels read ids, weights and
- * rows when they run, so this data may change between replays.
+ * dispatch and combine only enqueue kernels; they do not allocate memory and do not synchronise. Kernels read
+ * ids, weights and rows when they run, so this data may change between replays.
  *
  * Every wait in a kernel ends after at most VERBENA_SYMM_TIMEOUT_MS. After a timeout, the call and all later
  * calls fill their outputs with 0xff bytes (NaN; ids and sources are -1) and set counts to 0. The next call
@@ -48,6 +49,7 @@
 extern "C" {
 #endif
 
+/* An exchange: the workspaces with which the ranks of a team dispatch and combine. */
 typedef struct verbena_moe verbena_moe;
 
 /* Options of verbena_moe_create(). They must be the same on all ranks. */
@@ -84,7 +86,8 @@ typedef enum {
 typedef struct {
   size_t bytes;   /* size of a handle */
   size_t counts;  /* int32 [ranks]: number of rows received from each rank */
-  size_t sources; /* int32 [ranks][max_tokens]: each row's token on its source rank; -1 after the last row */
+  size_t sources; /* int32 [ranks][max_tokens]: token index of each row, on its source rank; -1 after the
+                     last */
   size_t ids;     /* int32 [ranks][max_tokens][top_k]: experts of this rank, 0 to experts / ranks - 1;
                      -1 if the slot's expert is on another rank, and after the last row */
   size_t weights; /* float [ranks][max_tokens][top_k]: weights of the ids; 0 where the id is -1 */
@@ -211,8 +214,8 @@ VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* option
 VERBENA_API size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
                                                       uint32_t hosts);
 
-/* Returns the number of rows that the output of a dispatch between `ranks` ranks needs for any routing.
- * Returns 0 if the options or the alignment are invalid.
+/* Returns a number of rows that is enough for the output of a dispatch between `ranks` ranks, for any
+ * routing. Returns 0 if the options or the alignment are invalid.
  * @param alignment  for VERBENA_MOE_RAGGED: alignment of the groups, in rows, at most 65536; 0 means 1 */
 VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks,
                                         verbena_moe_grouping grouping, uint32_t alignment);

@@ -72,8 +72,8 @@ typedef enum {
  * ONE_SHOT         each rank sends its whole tensor to every other rank, in packets
  * TWO_SHOT         rank r reduces the r-th part of the tensor and sends the result to all ranks, in packets.
  *                  In a broadcast, rank r receives the r-th part from the root and sends it to all ranks
- * BULK_ONE_SHOT, BULK_TWO_SHOT   the same as ONE_SHOT and TWO_SHOT, but for large tensors: data is sent in
- *                                chunks, with a flag after each chunk, instead of in packets
+ * BULK_ONE_SHOT, BULK_TWO_SHOT   the same as ONE_SHOT and TWO_SHOT, but for large tensors: the ranks send
+ *                                chunks, with a flag after each chunk, instead of packets
  * DIRECT           an all-reduce that reads the peers' inputs and writes the peers' outputs in place. Input
  *                  and output must lie in windows of the context, each at the same offset on all ranks and
  *                  aligned to 16 bytes. AUTO chooses DIRECT only with verbena_ops_options::has_windows
@@ -105,8 +105,8 @@ typedef enum {
   VERBENA_OPS_INT4_INT8 = 22,
   /* BULK_TWO_SHOT across hosts, with lossless compression of the data that NICs carry. The results have the
    * same bits as without compression, and NICs carry fewer bytes. An all-reduce or a reduce-scatter
-   * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. It sends elements of
-   * all other types uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
+   * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. Elements of all other
+   * types are sent uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
    * for bfloat16 tensors. Between ranks of a single host, LOSSLESS has the effect of AUTO. Across hosts, AUTO
    * chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16 elements in two cases:
    * VERBENA_OPS_ALGORITHM is "lossless", or LOSSLESS is faster than BULK_TWO_SHOT in the measurements of the
@@ -203,9 +203,9 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use for bfloat16 elements; for other types, read
- * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. If VERBENA_OPS_ALGORITHM is set, it determines the
- * algorithm. Otherwise the tuning file determines the algorithm or, without a tuning file, the library's
+/* Returns the algorithm that a call would use for bfloat16 elements. For other types, the result
+ * VERBENA_OPS_LOSSLESS stands for VERBENA_OPS_BULK_TWO_SHOT. If VERBENA_OPS_ALGORITHM is set, it determines
+ * the algorithm. Otherwise the tuning file determines the algorithm or, without a tuning file, the library's
  * built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
@@ -214,7 +214,7 @@ VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_op
 
 /* Reduces `input` element by element across all ranks. Every rank gets the result.
  * @param input      `count` elements of `type` in GPU memory; needs no alignment
- * @param output     receives `count` elements; either `input` itself, or memory that does not overlap it
+ * @param output     receives `count` elements; either `input` itself, or memory that does not overlap `input`
  * @param count      number of elements, the same on all ranks
  * @param reduction  sum, mean, minimum or maximum
  * @param choice     algorithm and shape of the kernel; if NULL, the library chooses them */
@@ -252,7 +252,8 @@ typedef enum {
   VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* FP8_BLOCK with scales rounded up to powers of two */
   VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* FP8_BLOCK_POWER with UE8M0 scales, four per 32-bit word */
   VERBENA_OPS_MXFP8_BLOCK = 6,        /* one E8M0 scale (one byte) per 32 elements */
-  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK, scales in 512-byte tiles (128 rows by 4), 0-padded */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK with scales in zero-padded tiles of 512 bytes (128 rows
+                                         by 4 scales) */
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 

@@ -43,9 +43,9 @@ inline constexpr uint32_t kPutOperationShift = 32;  // 8 bits of `action`; the n
 // for earlier positions.
 inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 
-// A producer writes the first half (operand, extent) before the second half (place, action). It writes the
-// second half by one 16-byte store, which is a release at system scope. The two words of this half may become
-// visible in either order.
+// A producer writes the first half (operand, extent) before the second half (place, action). The producer
+// writes the second half by one 16-byte store, which is a release at system scope. The two words of this half
+// may become visible in either order.
 struct alignas(32) PutDescriptor {
   // Depends on the operation:
   //   kPut, kGet        offset in this rank's heap
@@ -84,8 +84,9 @@ struct alignas(128) PutProgress {
 
 // The reply to one position, in pinned host memory. When a position p with a reply is complete, the proxy
 // sets `told` to p + 1. If the reply has a value, the thread that waits for the value owns the reply. After
-// this thread has read the value, or has given up, it adds kPutReplyLeft to `told`; only then does the proxy
-// reuse the slot. A reply without a value has no owner, and the reply to a later position may overwrite it.
+// this thread has read the value, or has given up, the thread adds kPutReplyLeft to `told`. The proxy reuses
+// the slot only after this addition. A reply without a value has no owner, and the reply to a later position
+// may overwrite it.
 struct alignas(16) PutReply {
   uint64_t value;
   uint64_t told;

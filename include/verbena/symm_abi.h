@@ -4,9 +4,9 @@
 // Each rank has a heap, which is one range of GPU addresses that contains all windows. A window has the same
 // offset in the heaps of all ranks; in this sense the memory is symmetric. To access memory of a peer, a
 // kernel passes the local address at the same offset, which is called the symmetric address. The ranks that
-// reach each other by loads and stores, over NVLink or on the same GPU, are called LSA ranks. Each rank maps
-// every LSA peer's heap as one contiguous range, so a single delta per peer is enough: adding the delta to a
-// symmetric address gives the address of the peer's memory.
+// reach each other by loads and stores, over NVLink or on the same GPU, are called LSA ranks (load/store
+// accessible). Each rank maps every LSA peer's heap as one contiguous range, so a single delta per peer is
+// enough: adding the delta to a symmetric address gives the address of the peer's memory.
 #ifndef VERBENA_SYMM_ABI_H
 #define VERBENA_SYMM_ABI_H
 
@@ -49,13 +49,13 @@ enum class SymmStatus : int32_t {
   kTimedOut = -1,       // this wait, or another wait of the team, took longer than timeout_ns
   kAborted = -2,        // the context was aborted: SymmContext::abort_word
   kInvalid = -3,        // a rank, signal or barrier does not exist, or an address is not symmetric
-  kUnreachable = -4,    // the peer cannot be reached, neither by loads and stores nor by a NIC
+  kUnreachable = -4,    // neither loads and stores nor a NIC can reach the peer
   kNetworkFailed = -5,  // a peer or the network failed: verbena_context_get_error() has the reason
   kRefused = -6,        // the proxy refused an operation, such as a put outside all windows
 };
 
-// Values of SymmContext::abort_word. A value other than 0 ends the context on this rank. Once the word has
-// such a value, it does not change again.
+// Values of SymmContext::abort_word. A value other than 0 ends all waits of the context on this rank. The
+// word keeps its first value other than 0.
 enum class SymmAbort : uint32_t {
   kNone = 0,
   kByUser = 1,  // waits return kAborted; waits also return kAborted for values that have no name here

@@ -51,9 +51,9 @@ struct NetUnpackMeta {
 static_assert(sizeof(NetUnpackMeta) == 524416 && offsetof(NetUnpackMeta, cnt) == 524288,
               "NCCL's unpack queue");
 
-// The device handle, in the receiving GPU's memory. The plugin owns and frees it, and writes it once, before
-// accept returns the communicator. Afterwards only the GPU accesses it. A kernel loads the three members at
-// the start of a primitive, and stores `head` at the end.
+// The device handle, in the receiving GPU's memory. The plugin owns and frees the handle, and writes it once,
+// before accept returns the communicator. Afterwards only the GPU accesses the handle. A kernel loads the
+// three members at the start of a primitive, and stores `head` at the end.
 struct UnpackDeviceHandle {
   NetUnpackMeta* meta;  // address valid on the GPU
   void* bounce_buf;     // address valid on the GPU; the same for all receive communicators of one GPU

@@ -114,8 +114,8 @@ VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
  * call, the source memory of puts may be reused. Not collective.
  * @return VERBENA_REMOTE_ERROR if the context fails, which happens at the latest after
  *         VERBENA_SYMM_TIMEOUT_MS without progress;
- *         VERBENA_INVALID_USAGE if the context uses another library's heap and loads and stores do not reach
- *         all ranks; call that library's quiet function instead */
+ *         VERBENA_INVALID_USAGE if the context uses another library's heap, but loads and stores do not
+ *         reach all ranks; call that library's quiet function instead */
 VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
 /* Checks whether the context or one of its teams has failed. Reads GPU memory, which takes a few
  * microseconds.

@@ -3,8 +3,8 @@
 // barriers count rounds in 64-bit words that are never reset, so a late thread cannot mistake one round for
 // another.
 //
-// Every call returns within its limits (WaitLimits). After a result other than kReached, the ranks' counts
-// may differ. Before the barrier is used again, the host must set the words of all ranks to zero, while no
+// Every call returns within its limits (WaitLimits). After a result other than kReached, the counts may be
+// inconsistent. Before the barrier is used again, the host must set the words of all ranks to zero, while no
 // kernel runs. All blocks that take part must be resident at the same time, so use a cooperative launch, or
 // no more blocks than fit on the GPU.
 #ifndef VERBENA_DEVICE_BARRIER_CUH
@@ -121,9 +121,9 @@ struct GridGroup {
   VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
   VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
 
-  // Consecutive rounds use three words in turn, because other threads may still read the word of the previous
-  // round while the threads vote in the word of this round. Block 0 clears the word of the next round, which
-  // all threads have already read.
+  // Consecutive rounds use three words round robin, because other threads may still read the word of the
+  // previous round while the threads vote in the word of this round. Block 0 clears the word of the next
+  // round, which all threads have already read.
   VERBENA_DEVICE bool any(bool vote) const {
     if (is_broken()) return true;
     const BlockGroup block;

@@ -1,7 +1,7 @@
-// The state of a kernel that receives messages by UNPACK, in shared memory. It contains the block's channel,
-// the receive queues of each group and peer, whether the block was aborted, and the addresses of the error
-// word and the trace ring. A block declares one KernelState in static or dynamic shared memory. All threads
-// of the block call start_kernel() first, and finish_kernel() at the end.
+// The state of a kernel that receives messages by UNPACK (unpack_abi.h), in shared memory. The state contains
+// the block's channel, the receive queues of each group and peer, whether the block was aborted, and the
+// addresses of the error word and the trace ring. A block declares one KernelState in static or dynamic
+// shared memory. All threads of the block call start_kernel() first, and finish_kernel() at the end.
 //
 // start_kernel() writes all fields. Afterwards, only the thread with rank 0 of a group writes the heads of
 // the group's queues, and any thread may set `aborted` to 1.

@@ -22,23 +22,24 @@
 // No barrier is needed between calls, for the following reason. For each block, every member has four slots
 // in the memory of every other member, and call k uses slot k % 4. Four slots are enough if the kernel
 // follows two rules. First, in each call, every rank receives a message (which may be empty) from every other
-// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence orders
-// the rank's reading and emptying of slots before its next sends. Suppose rank p starts to write the
+// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence makes
+// sure that the rank has read and emptied its slots before it sends again. Suppose rank p starts to write the
 // packets of call k+4 into its slot at rank q. Let f be the last call before rank p's most recent fence:
 //   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. Rank p has finished call f, so it has received q's message of call f.
 //   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
 //      between emptying the slot of call k and sending this message.
 //   4. So the packets of call k are no longer in the slot that p writes now, because q has emptied the slot.
+//
 // A rank may send its message of the next call, or a part of it, before it has received the messages of the
-// current call. Pass the number of such calls, 1, as `ahead` to turn(), which then executes a fence in every
-// call. Assume that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p
-// has received q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after
-// a fence that follows the emptying of the slot of call k. So step 4 holds.
+// current call. In this case, pass 1 as `ahead` to turn(), which then executes a fence in every call. Assume
+// that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p has received
+// q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after a fence that
+// follows the emptying of the slot of call k. So step 4 holds.
+//
 // In some exchanges, such as a broadcast by one rank or a ring, a rank does not receive from every other
-// rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which
-// step 3 follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the
-// timeout.
+// rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which step 3
+// follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 
@@ -84,12 +85,14 @@ class LowLatency {
   using Data = Packet::Data;
   // Number of polls after which the fast path gives up on a packet.
   static constexpr uint32_t kPollsAtOnce = 64;
-  // Max number of calls in flight at the same time, which is half of the slots from one member to another.
+  // Max number of calls in flight at the same time, which is half of the number of slots from one member to
+  // another.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
-  // Constructed by all threads of the calling group.
+  // All threads of the calling group construct the object.
   // @param workspace  must outlive this object
-  // @param block  index below the workspace's number of blocks; no other group may use it at the same time
+  // @param block  index below the workspace's number of blocks; no other group may use this index at the same
+  //               time
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
       : workspace_(workspace),
         context_(workspace.context),
@@ -142,9 +145,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls + ahead > kCallsAtOnce) {
-      // Orders the reading and emptying of slots by all threads before their next sends. A send by one thread
-      // may overwrite a slot that another thread reads. Therefore the group must sync before the fence (which
-      // receive() has done) and after the fence.
+      // Orders the reading and emptying of slots by all threads before the next packets that any thread
+      // sends. Once a peer has received these packets, the peer may overwrite the slots. Therefore the group
+      // must sync before the fence (which receive() has done) and after the fence.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -342,7 +345,7 @@ class LowLatency {
   // in registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
-  // sender. The value is 0 if the packet arrived.
+  // sender. The value is 0 if the packet has arrived.
   using Trouble = uint32_t;
   // Returns a value other than 0 if the team had failed before load_epoch(). A peer may set the failure word
   // at any moment, so threads of a group may get different results, which conclude() combines.

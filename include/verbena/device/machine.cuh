@@ -18,7 +18,8 @@ inline constexpr int kHardwareBarriers = 16;  // per block
 #define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
 namespace detail {
 
-// Converts a three-dimensional index to a one-dimensional index, in the order in which CUDA numbers lanes.
+// Converts a three-dimensional index to a one-dimensional index, in the order in which CUDA assigns threads
+// to lanes.
 VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t width, uint32_t height) {
   return x + width * (y + height * z);
 }

@@ -9,8 +9,8 @@
 namespace verbena::device {
 
 // A message that is stored in rows of row_bytes bytes each. The stride between the starts of rows is
-// stride_bytes. The message starts at byte `first` of the rows' data, where gaps between rows are not
-// counted. If row_bytes equals stride_bytes, the bytes are contiguous.
+// stride_bytes. The message starts at byte `first` of the rows' data; `first` does not count the gaps between
+// rows. If row_bytes equals stride_bytes, the bytes are contiguous.
 struct Rows {
   char* begin;
   uint64_t row_bytes, stride_bytes;
@@ -140,9 +140,9 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 
 }  // namespace detail
 
-// A message in memory that is accessed packet by packet. The message needs no alignment. Bytes after its end
-// are loaded as 0. If the message is contiguous and aligned to 16 bytes, each packet takes one load or store.
-// Otherwise each packet takes a function call.
+// A message in memory that is accessed packet by packet. The message needs no alignment. Bytes after the end
+// of the message are loaded as 0. If the message is contiguous and aligned to 16 bytes, each packet takes one
+// load or store. Otherwise each packet takes a function call.
 template <typename Place>
 class MessageBytes {
  public:

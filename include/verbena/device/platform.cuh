@@ -1,9 +1,9 @@
-// Detects the compiler of the device library, and defines the attributes of its functions. Three kinds of
+// Detects the compiler, and defines the attributes of the device library's functions. Three kinds of
 // compilers compile the same source:
 //   nvcc, or clang with CUDA's headers      kernels of an application
 //   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
 //   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)
-// Apart from backends/, no header of the library includes CUDA's headers. NVRTC needs
+// Apart from backends/, no header of the library includes CUDA's headers. To compile with NVRTC, define
 // VERBENA_NO_STANDARD_HEADERS and the types of <stdint.h>.
 #ifndef VERBENA_DEVICE_PLATFORM_CUH
 #define VERBENA_DEVICE_PLATFORM_CUH

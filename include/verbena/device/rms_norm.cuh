@@ -509,8 +509,8 @@ class RowNorm {
 
  private:
   using Quantiser = RowQuantiser<T, Owner>;
-  // Bits that say which tensors and options the norm has. They are computed before the wait for earlier
-  // kernels, so that the computation takes no extra time.
+  // Bits that say which tensors and options the norm has. The constructor computes these bits before the wait
+  // for earlier kernels, so that the computation takes no extra time.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
@@ -681,7 +681,7 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_str
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // The barrier also waits until an earlier norm of this block has read the words.
+  // This barrier makes sure that an earlier norm of this block has read its words (find_row_words).
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,

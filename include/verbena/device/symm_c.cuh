@@ -258,7 +258,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, in
                        detail::as_queue(queue));
   });
 }
-// Signals the peer after all puts to the peer that this thread has observed, whichever block has posted them.
+// Signals the peer after all puts to the peer, from any block, that this thread has observed.
 VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t signal, int32_t peer,
                                                      int64_t value, int32_t operation) {
   using namespace verbena::device;

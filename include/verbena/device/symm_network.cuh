@@ -55,8 +55,8 @@ namespace verbena::device {
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
 //   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
 //                            write or update a 64-bit word of the peer, in the same order as signal().
-//                            add_word(), fetch_add() and compare_swap() accept any member as `peer`, and are
-//                            atomic with respect to each other, whichever rank of the team calls them.
+//                            add_word(), fetch_add() and compare_swap() accept any member as `peer`. These
+//                            updates, by all ranks of the team, are atomic with respect to each other.
 //                            fetch_add() and compare_swap() have acquire semantics
 //   bool swaps(context)      returns whether compare_swap() works with this context
 //   WaitResult complete(context)          waits until all earlier operations are complete at every peer

@@ -168,7 +168,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Sets a signal of this rank to 0. No rank may change this signal at the same time.
+// Sets a signal of this rank to 0. No other rank may change this signal at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_reset(const Context& context, uint32_t signal,
                                             const Group& group = {}) {

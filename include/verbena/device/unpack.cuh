@@ -130,8 +130,8 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return unpack_messages(group, scratch, copy, meta, slot, 1, bounce, [data](uint32_t) { return data; });
 }
 
-// Unpacks one message whose count of descriptors wait_message() has returned. This overload is faster than
-// the overload without a count, because it reads only the descriptors of the message, and because short
+// Unpacks one message, for callers that have the message's count from wait_message(). This overload is faster
+// than the overload without a count, because it reads only the descriptors of the message, and because short
 // messages need neither the scratch nor its barriers.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
@@ -196,8 +196,8 @@ struct MessageWait {
   uint64_t count;  // number of descriptors of the message, if the result is kReached
 };
 
-// Waits until the message in a slot has arrived. Between two calls, the group must call sync() or unpack a
-// message.
+// Waits until the message in a slot has arrived. Between two calls of wait_message(), the group must call
+// sync() or unpack a message.
 // @return kReached and the count, or the reason why the wait ended early
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Group, int kBatch>

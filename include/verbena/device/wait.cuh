@@ -18,8 +18,8 @@ enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kG
 struct WaitLimits {
   uint64_t deadline_ns;                 // in the time of clock_ns()
   const uint32_t* abort_word;           // a value other than 0 ends the wait; may be null
-  const uint64_t* late_word = nullptr;  // a value other than 0 means that another wait has timed out; may be
-                                        // null
+  const uint64_t* late_word = nullptr;  // a value other than 0 ends the wait, because another wait has timed
+                                        // out; may be null
 
   VERBENA_DEVICE static WaitLimits within(uint64_t timeout_ns, const uint32_t* abort_word = nullptr) {
     const uint64_t now_ns = clock_ns();
@@ -35,8 +35,8 @@ struct WaitLimits {
   }
 };
 
-// Pauses between two polls of a wait. SpinWithoutPause is best for waits of a few microseconds.
-// PauseLongerAndLonger leaves more of the SM's time to other warps.
+// Policies for the pause between two polls of a wait. SpinWithoutPause is best for waits of a few
+// microseconds. PauseLongerAndLonger leaves more of the SM's time to other warps.
 struct SpinWithoutPause {
   VERBENA_DEVICE void pause() {}
 };

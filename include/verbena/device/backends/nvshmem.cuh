@@ -1,4 +1,4 @@
-// Network backend over NVSHMEM 3. The heap is part of NVSHMEM's symmetric heap (nvshmem_malloc), at the same
+// Network backend over NVSHMEM 3. The heap is part of NVSHMEM's symmetric heap (nvshmem_align), at the same
 // offset on every PE. World ranks are PEs. The host must initialise the device library in the module
 // (nvshmemx_cumodule_init) before the first launch.
 //

@@ -177,7 +177,7 @@ struct SymmContext {
   // The put queues for members that loads and stores do not reach, shared by all teams of a rank. If there
   // are no queues, operations on these members return kUnreachable.
   PutQueueView queues;
-  // The world rank of each member, for use in put descriptors. Stored in the same way as the deltas.
+  // The world rank of each member, for use in put descriptors. Stored in the same way as inline_deltas.
   int32_t inline_world_ranks[kSymmInlineDeltas];
   const int32_t* more_world_ranks;  // [team_size], or null
   // 1 if a GPU sees NIC writes to its own memory in order, but may see NIC writes to other GPUs' memory out

@@ -129,7 +129,7 @@ VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
  *         VERBENA_TIMEOUT if a kernel's wait timed out, on this rank or on a peer. The text names the wait,
  *         the team and the late rank. Until verbena_team_reset(), all waits of this team return immediately
  *         on this rank and on the members that loads and stores reach. Members that only the network reaches
- *         may not be notified */
+ *         might not be notified */
 VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
 /* Fails the context: all current and later waits of this rank's kernels in this context return
  * immediately. */

@@ -10,9 +10,9 @@
 
 namespace verbena::device {
 
-// A copy method (unpack.cuh). Each warp has a ring of stages in shared memory. A stage holds one piece; as
-// long as there are enough pieces, all stages are in flight. All threads of the group construct the object
-// once per kernel, and use it for any number of messages.
+// A copy method (unpack.cuh). Each warp has a ring of buffers (stages) in shared memory. A stage holds one
+// piece of the message. As long as there are enough pieces, all stages are in flight. All threads of the
+// group construct the object once per kernel, and use it for any number of messages.
 class CopyThroughShared {
  public:
   static constexpr int kPieceShift = 12;

@@ -167,7 +167,8 @@ static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
               "verbena: the body of a piece must fill the rows");
 
 // Returns piece `index` of a copy that is split into pieces of 2^piece_shift bytes. The first piece also
-// contains the head. Every other piece starts at a 16-byte boundary of the destination.
+// contains the head, which is the bytes before the destination's first 16-byte boundary. Every other piece
+// starts at a 16-byte boundary of the destination.
 template <typename Length>
 VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length length_bytes, Length index,
                                    uint32_t piece_shift) {

@@ -125,7 +125,7 @@ VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMa
 }  // namespace detail
 
 // Reads the arguments of the launch and the handles of this block's channel. All threads of the block must
-// call this function before any other. The function ends with a barrier of the block.
+// call this function before they use the state. The function ends with a barrier of the block.
 // @return false if the block has no channel
 template <typename State>
 VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments) {
@@ -160,8 +160,8 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   return true;
 }
 
-// Writes the heads back to the handles, for the next launch. All threads of the block must call this function
-// last.
+// Writes the heads of the receive queues back to the handles, for the next launch. All threads of the block
+// must call this function last.
 template <typename State>
 VERBENA_DEVICE void finish_kernel(State& state) {
   const BlockGroup block;

@@ -46,10 +46,10 @@ VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
 // The pieces of a batch. All threads of the group have the same values.
 struct Batch {
   uint32_t pieces;       // number of pieces
-  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first piece of a descriptor also has the head
+  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first piece of a descriptor has up to 15 more
 };
 
-// Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a
+// Writes `count` descriptors to shared memory and numbers their pieces. Thread i passes descriptor i. If a
 // batch has fewer than half as many pieces as there are warps, the batch is split into single rows instead.
 template <int kPieceShift, int kBatch, typename Group>
 VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,

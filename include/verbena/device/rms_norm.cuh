@@ -83,9 +83,9 @@ struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Returns two sets of words; consecutive turns alternate between the sets. Two sets are enough, because a
-// thread that has received all words of one turn knows that all threads have read the words of the previous
-// turn.
+// Returns two sets of words; consecutive reductions over a row (turns) alternate between the sets. Two sets
+// are enough, because a thread that has received all words of one turn knows that all threads have read the
+// words of the previous turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -137,8 +137,8 @@ class RowOfBlock {
  private:
   RowWord* words_ = find_row_words();
 };
-// In each turn, every warp puts a word for each of its pieces, even for pieces after the end of the row. So
-// no warp gets more than one turn ahead of another.
+// In each turn (a reduction over a row), every warp publishes a word for each of its pieces of the row,
+// including pieces after the end of the row. So no warp gets more than one turn ahead of another.
 class RowOfCluster {
  public:
   static constexpr bool kIsOfCluster = true;
@@ -175,8 +175,9 @@ class RowOfCluster {
   RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;
 };
 
-// Waits until all warps have put their words of a turn, and returns the combination of the first `count`
-// words. All threads get the same bits. For a cluster, returns -1 if a word is negative.
+// Waits until all warps have published their words of a turn (a reduction over the row), and returns the
+// combination of the first `count` words. All threads get the same bits. For a cluster, returns -1 if a word
+// is negative.
 template <typename Owner, typename Combine>
 VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
                                    const Combine& combine) {
@@ -557,7 +558,7 @@ class RowNorm {
     return largest;
   }
 
-  // Puts the partial result of a warp for the 32 vectors that include `vector`.
+  // Publishes the partial result of a warp for the 32 vectors that include `vector`.
   VERBENA_DEVICE void put_piece(uint64_t vector, float value) const {
     const uint64_t piece = vector / kWarpLanes;
     const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);

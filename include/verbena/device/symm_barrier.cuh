@@ -186,7 +186,7 @@ template <typename Context, typename Group = BlockGroup>
 }
 
 // Waits for the whole team like symm_barrier(), but does not complete operations by NICs. Afterwards, stores
-// between ranks that reach each other are visible, but puts by NICs may not be visible yet.
+// between ranks that reach each other are visible, but puts by NICs might not be visible yet.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_sync(const Context& context, uint32_t barrier,
                                                   const Group& group = {}) {

@@ -70,7 +70,8 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
   return as_status(context, agree(group, mine));
 }
 
-// Returns kTimedOut in all threads of the group if the team has failed. Called at the start of a kernel.
+// Returns kTimedOut in all threads of the group if the team has failed. Kernels call this function when they
+// start.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus begin_in_step(const Context& context, const Group& group) {
   return group.any(has_failed(context)) ? SymmStatus::kTimedOut : SymmStatus::kDone;

@@ -1,5 +1,5 @@
-// Verbena's own network backend, which reaches the members that loads and stores do not reach. It sends
-// requests to the host's proxy through put queues (symm_queue.cuh).
+// Verbena's own network backend, which reaches the members that loads and stores do not reach. The backend
+// sends requests to the host's proxy through put queues (symm_queue.cuh).
 #ifndef VERBENA_DEVICE_SYMM_VERBENA_CUH
 #define VERBENA_DEVICE_SYMM_VERBENA_CUH
 

@@ -18,9 +18,10 @@
 
 namespace verbena::device {
 
-// A copy method that uses registers. It works on every architecture, and needs no memory except the scratch.
-// Every copy method has two functions. copy() copies this thread's share of a batch; when it returns, copies
-// may still be in flight, but they no longer need the scratch. drain() waits for these copies.
+// A copy method that uses registers. The method works on every architecture, and needs no shared memory
+// except the UnpackScratch. Every copy method has two functions. copy() copies this thread's share of a
+// batch. When copy() returns, copies may still be in flight, but none of them reads the UnpackScratch.
+// drain() waits for the copies in flight.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
@@ -132,7 +133,7 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
 
 // Unpacks one message, for callers that have the message's count from wait_message(). This overload is faster
 // than the overload without a count, because it reads only the descriptors of the message, and because short
-// messages need neither the scratch nor its barriers.
+// messages need neither the UnpackScratch nor the barriers before and after its use.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, uint64_t count,

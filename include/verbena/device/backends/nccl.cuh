@@ -28,7 +28,7 @@ namespace verbena {
 inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 
 struct NcclSymmContext : SymmContext {
-  const ncclDevComm* communicator;  // in GPU memory; null if GIN is not available
+  const ncclDevComm* communicator;  // in GPU memory; null, or without GIN contexts, if GIN is not used
   ncclWindow_t window;              // window of the heap
   // A second window for a buffer of the application; may be null. The symmetric addresses of the buffer are
   // buffer_begin to buffer_end.

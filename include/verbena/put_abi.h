@@ -49,14 +49,14 @@ inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 struct alignas(32) PutDescriptor {
   // Depends on the operation:
   //   kPut, kGet        offset in this rank's heap
-  //   kAwaitQueue       a position of the other queue
+  //   kAwaitQueue       a position of the awaited queue
   //   kRows             stride of the rows in this rank's heap, in bytes
   //   other operations  the value
   uint64_t operand;
   // Depends on the operation:
   //   kPut, kGet        length of the data (with kRows, of one row), in bytes
   //   kSetSignal        offset of the word that LSA ranks (symm_abi.h) set
-  //   kAwaitQueue       number of the other queue
+  //   kAwaitQueue       number of the awaited queue
   //   kCompareSwap      the expected value
   //   kRows             stride of the rows in the peer's heap, in bytes
   //   other operations  0

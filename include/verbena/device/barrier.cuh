@@ -91,8 +91,8 @@ struct SystemBarrier {
   }
 };
 
-// A barrier of all blocks of all ranks. It consists of a grid barrier, a system barrier for block 0 of each
-// rank, and another grid barrier.
+// A barrier of all blocks of all ranks, which consists of a grid barrier, a system barrier for block 0 of
+// each rank, and another grid barrier.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
 [[nodiscard]] VERBENA_DEVICE WaitResult sync_all_ranks(const GridBarrier& grid, const SystemBarrier& system,
                                                        const WaitLimits& limits) {

@@ -38,8 +38,9 @@
 // follows the emptying of the slot of call k. So step 4 holds.
 //
 // In some exchanges, such as a broadcast by one rank or a ring, a rank does not receive from every other
-// rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which step 3
-// follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the timeout.
+// rank. After such a call, pass Heard::kSome to turn() or finish(). Heard::kSome adds a barrier, from which
+// step 3 follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the
+// timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
 #define VERBENA_DEVICE_LOW_LATENCY_CUH
 

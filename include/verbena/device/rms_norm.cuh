@@ -128,7 +128,7 @@ class RowOfBlock {
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
-  // Loads a value. Call it after meet(). Returns true.
+  // Loads a value. Call take() after meet(). Returns true.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t, float& value) const {
     value = from_bits(load<Order::kWeak, Scope::kThreads>(&words_[word].bits));
     return true;
@@ -418,9 +418,9 @@ class RowNorm {
   }
 
   // Normalises a row.
-  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. It is
-  //                  called once for each of the thread's first kKept vectors, and up to three times for each
-  //                  further vector
+  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. RowNorm
+  //                  calls load_sum once for each of the thread's first kKept vectors, and up to three times
+  //                  for each further vector
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are in flight at the same time.
@@ -602,8 +602,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it. Unrolling
-  // is necessary, because the loop indexes registers.
+  // A loop over the kept vectors. The loop is written as a recursion, so that every compiler unrolls the
+  // loop. Unrolling is necessary, because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {

@@ -475,8 +475,8 @@ VERBENA_DEVICE void symm_fence() {
 }
 
 // Waits until all puts, gets and signals of this rank that happen before the call are complete at all peers.
-// This includes the operations of earlier kernels, and the operations that any thread of the block started
-// before a block barrier. Not collective.
+// These operations include the operations of earlier kernels, and the operations that any thread of the block
+// started before a block barrier. Not collective.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);

@@ -22,15 +22,15 @@
 // between the two ends, and both ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first
 // error.
 //
-// Atomicity: all adds to the memory of one rank, from all ranks and lanes, are atomic with respect to each
-// other, because a single device of that rank executes the adds one at a time. These adds are not atomic with
-// respect to loads and stores, to atomic operations of a CPU or GPU, or to write_word(). If a device of the
-// group has no RDMA atomics, the target rank executes the adds in its poll() (add_by_agents()); in host
-// memory, poll() uses atomic operations of the CPU.
+// Atomicity: all adds to the memory of one rank are atomic with respect to each other. This is true for adds
+// from all ranks and lanes, because a single device of the target rank executes the adds one at a time. These
+// adds are not atomic with respect to loads and stores, to atomic operations of a CPU or GPU, or to
+// write_word(). If a device of the group has no RDMA atomics, the target rank executes the adds in its poll()
+// (add_by_agents()); in host memory, poll() uses atomic operations of the CPU.
 //
 // Threads: ring(), poll(), fence(), give_up() and all operations must be called by one thread, the driver.
-// All other functions may be called from any thread, even while the driver runs, as long as the driver does
-// not use the same peer or region at that time.
+// All other functions may be called from any thread, even while the driver runs. But the driver must not use
+// the same peer or region at that time.
 #pragma once
 
 #include <cstddef>

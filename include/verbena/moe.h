@@ -96,7 +96,8 @@ typedef struct {
   size_t expert_counts; /* int32 [experts / ranks]: number of rows in the group of each expert */
   size_t expert_begins; /* int32 [experts / ranks]: the first row of each group */
   /* The routing of this rank's own tokens. To dispatch other rows to the same experts, pass these tensors as
-   * `ids` (with id_bits 32) and `weights` to another dispatch, which must write a different handle. */
+   * `ids` (with id_bits 32) and `weights` to another dispatch. That dispatch must write a different
+   * handle. */
   size_t own_ids;     /* int32 [max_tokens][top_k]; -1: no expert */
   size_t own_weights; /* float [max_tokens][top_k] */
 } verbena_moe_layout;
@@ -161,11 +162,11 @@ typedef struct {
   /* VERBENA_OPS_NOT_QUANTISED, or one of VERBENA_OPS_FP8_BLOCK, _FP8_BLOCK_POWER and _FP8_BLOCK_EXPONENT, to
    * quantise rows of `type` while they are sent. A row of n elements then has row_bytes = 2 * n, a multiple
    * of 32; scale_bytes must be 0 and scales NULL; each output row has n bytes (e4m3). Each row of
-   * output_scales has (n + 127) / 128 floats or, for _FP8_BLOCK_EXPONENT, (n + 511) / 512 words of four UE8M0
-   * exponents each, with the first exponent in the lowest byte. The value of an element is its e4m3 byte
-   * times the scale. Each group of 128 elements has one scale: the largest magnitude of these elements / 448,
-   * but at least 1e-4 / 448. max_row_bytes and max_scale_bytes limit the sizes of the quantised rows and of
-   * their float scales. */
+   * output_scales has (n + 127) / 128 floats. For _FP8_BLOCK_EXPONENT, a row has (n + 511) / 512 words
+   * instead; each word contains four UE8M0 exponents, with the first exponent in the lowest byte. The value
+   * of an element is its e4m3 byte times the scale. Each group of 128 elements has one scale: the largest
+   * magnitude of these elements / 448, but at least 1e-4 / 448. max_row_bytes and max_scale_bytes limit the
+   * sizes of the quantised rows and of their float scales. */
   verbena_ops_quantisation quantisation;
   verbena_ops_type type; /* type of rows to quantise: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   verbena_moe_grouping grouping;
@@ -179,9 +180,9 @@ typedef struct {
   /* 1 if the scales of quantised rows should be stored in columns: [groups][scales of a row][rows of a
    * group], so that the scales of successive rows are contiguous. VERBENA_MOE_RAGGED has a single group. */
   uint32_t column_scales;
-  /* int32 [rows of the output], for rows that are grouped by expert; may be NULL. For each row of the output,
-   * row_sources receives the index of the received row, as in the handle, and row_experts receives the
-   * expert, 0 to experts / ranks - 1. Rows without a token get -1. */
+  /* int32 [rows of the output], for rows that are grouped by expert; may be NULL. row_sources receives, for
+   * each row of the output, the index of the received row, as in the handle. row_experts receives the expert
+   * of each row, 0 to experts / ranks - 1. Rows without a token get -1. */
   int32_t* row_sources;
   int32_t* row_experts;
 } verbena_moe_dispatch_arguments;
@@ -255,8 +256,8 @@ VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, s
  * every host.
  * @param living  bit r is set if rank r of the team takes part; this rank's own bit must be set
  * @return VERBENA_INVALID_USAGE between the phases of a call;
- *         VERBENA_INVALID_USAGE if the mask has a rank that was excluded from a call since the last reset,
- *         because that rank's memory is not in the same state as the memory of the other ranks */
+ *         VERBENA_INVALID_USAGE if the mask has a rank that was excluded from a call since the last reset;
+ *         that rank's memory is not in the same state as the memory of the other ranks */
 VERBENA_API verbena_result verbena_moe_set_mask(verbena_moe* moe, uint64_t living);
 /* Returns the mask that verbena_moe_set_mask() has set, or a mask of all ranks.
  * @param living  receives the mask */

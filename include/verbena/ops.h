@@ -27,10 +27,10 @@
  * nothing and returns VERBENA_INVALID_ARGUMENT.
  *
  * Timeouts: kernels never hang. If a rank is late by more than VERBENA_SYMM_TIMEOUT_MS, the kernels that wait
- * for this rank give up. From then on, every kernel of the verbena_ops, including kernels in replayed graphs,
- * computes nothing and fills its output with 0xff bytes (NaN in every floating-point type, -1 in int32). The
- * next call on each rank returns VERBENA_TIMEOUT, and its error text names the late rank. If a call's counts
- * in GPU memory are out of range, the kernels give up in the same way, but the next call returns
+ * for this rank give up. From then on, every kernel of the verbena_ops (also in replayed graphs) computes
+ * nothing and fills its output with 0xff bytes (NaN in every floating-point type, -1 in int32). The next call
+ * on each rank returns VERBENA_TIMEOUT, and its error text names the late rank. If a call's counts in GPU
+ * memory are out of range, the kernels give up in the same way, but the next call returns
  * VERBENA_INVALID_ARGUMENT. To continue, call verbena_ops_reset() on all ranks. There is one exception: an
  * all-gather by copy engines continues after a timeout, because the driver's copies cannot be cancelled.
  */
@@ -127,9 +127,9 @@ typedef struct {
   size_t packet_bytes, chunk_bytes;
   /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, but at most the
    * number of multiprocessors of the team's smallest GPU. If the process already has a verbena_ops, 0 selects
-   * at most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if kernels of
-   * several verbena_ops run concurrently, and ranks may launch them in different orders, the blocks of all
-   * these kernels together must fit on each GPU. */
+   * at most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if ranks may
+   * launch concurrent kernels of several verbena_ops in different orders, the blocks of all these kernels
+   * together must fit on each GPU. */
   uint32_t blocks;
   /* 1 if the library's kernels should use programmatic dependent launch (PDL): the stream's next kernel may
    * then start before the library's kernel has finished. Set this only if every kernel of the stream that is
@@ -398,8 +398,8 @@ VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void
 /* Group the calls between verbena_ops_group_begin() and verbena_ops_group_end(). verbena_ops_group_end()
  * enqueues these calls, in order and in as few kernels as possible, on its `stream` argument. The stream
  * arguments of the grouped calls have no effect. A call must not read data that an earlier call of the group
- * writes. The only exception is two calls with the same algorithm, length and address, because then the same
- * block writes and reads each part of the data. */
+ * writes. The only exception is two calls with the same algorithm, length and address: in these calls, the
+ * same block writes and reads each part of the data. */
 VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);
 VERBENA_API verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream);
 

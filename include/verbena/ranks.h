@@ -60,8 +60,8 @@ VERBENA_API void verbena_ranks_leave(verbena_ranks* ranks);
 
 /* Sends and receives messages of any length between any two ranks. Messages from one rank with the same tag
  * arrive in the order in which they were sent. A rank that connects to another rank must prove that it knows
- * the job key or, in a job without a key, the secret in the other rank's address. The calls may be made from
- * any thread, until verbena_pairs_close(). */
+ * the job key. In a job without a key, the connecting rank must prove that it knows the secret in the other
+ * rank's address. The calls may be made from any thread, until verbena_pairs_close(). */
 typedef struct verbena_pairs verbena_pairs;
 
 /* Opaque address of a rank. The address contains a secret, so distribute it to the ranks of the job only. */

@@ -152,9 +152,9 @@ struct SymmContext {
   int32_t has_remote;     // 1 if some members can be reached only through NICs, which also deliver the
                           // signals of these members
   uint64_t lsa_mask;      // bit r: loads and stores reach team rank r; valid for teams of at most 64 ranks
-  // For each member, the number of bytes to add to an address of this rank to get the member's address at the
-  // same offset, or kSymmOutOfReach if loads and stores do not reach the member. Teams of up to
-  // kSymmInlineDeltas ranks use inline_deltas; larger teams use more_deltas.
+  // One delta for each member, in bytes. Adding the delta to an address of this rank gives the member's
+  // address at the same offset. The delta is kSymmOutOfReach if loads and stores do not reach the member.
+  // Teams of up to kSymmInlineDeltas ranks use inline_deltas; larger teams use more_deltas.
   int64_t inline_deltas[kSymmInlineDeltas];
   const int64_t* more_deltas;     // [team_size], or null
   uint64_t heap_begin, heap_end;  // addresses of this rank's heap

@@ -4,9 +4,9 @@
 // C++11 and later, on host and device.
 //
 // Each receive communicator has one UnpackDeviceHandle and one NetUnpackMeta. All communicators of a GPU
-// share one bounce region. A receive uses slot (H0 + 1 + k) % 16, where H0 is the initial head of the handle
-// and k counts the communicator's receives of the Simple protocol in posting order. With H0 = 2^64 - 1, the
-// slot is k % 16.
+// share one bounce region. A receive uses slot (H0 + 1 + k) % 16. H0 is the initial head of the handle, and k
+// counts the communicator's receives of the Simple protocol in posting order. With H0 = 2^64 - 1, the slot is
+// k % 16.
 //
 //   plugin: writes mem[slot][0..n), then cnt[slot] = n (release), then reports the receive as done
 //   GPU:    reads cnt[slot] once, copies  bounce + src_off -> data + dst_off,  len bytes, for each descriptor

@@ -121,9 +121,9 @@ struct GridGroup {
   VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
   VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
 
-  // Consecutive rounds use three words round robin, because other threads may still read the word of the
-  // previous round while the threads vote in the word of this round. Block 0 clears the word of the next
-  // round, which all threads have already read.
+  // Consecutive rounds use three words round robin. While some threads vote in the word of this round, other
+  // threads may still read the word of the previous round. Block 0 clears the word of the next round, which
+  // all threads have already read.
   VERBENA_DEVICE bool any(bool vote) const {
     if (is_broken()) return true;
     const BlockGroup block;

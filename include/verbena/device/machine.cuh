@@ -170,8 +170,8 @@ VERBENA_DEVICE void await_cluster() {
 }
 
 // Returns the address of the same variable in the shared memory of another block of the cluster. Sync the
-// cluster before the first access, to be sure that every block has started, and again after the last access,
-// so that no block exits while another block still accesses its memory.
+// cluster before the first access, so that every block has started. Sync the cluster again after the last
+// access, so that no block exits while other blocks access its memory.
 template <typename T>
 VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #if VERBENA_EMULATED
@@ -348,9 +348,8 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 // Programmatic dependent launch (sm_90). wait_for_earlier_grids() returns when the earlier grids of the
 // stream have ended and their writes are visible. Before this call, a kernel must not write memory, and must
 // not read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start
-// once every block has called this function or has ended. On older GPUs, and in kernels that are launched
-// without programmatic dependent launch, both functions do nothing, because a grid starts only after the
-// earlier grids have ended.
+// once every block has called this function or has ended. On older GPUs, and without programmatic dependent
+// launch, both functions do nothing, because a grid starts only after the earlier grids have ended.
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

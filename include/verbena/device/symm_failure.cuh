@@ -1,6 +1,6 @@
-// The failure word of a team. A wait that times out sets the failure word on this rank and on its peers, so
-// that the hosts can report the timeout, and so that members do not wait for a rank whose wait has already
-// timed out. Internal to symm_*.
+// The failure word of a team. A wait that times out sets the failure word on this rank and on its peers. The
+// hosts can then report the timeout, and members do not wait for a rank whose wait has already timed out.
+// Internal to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_FAILURE_CUH
 #define VERBENA_DEVICE_SYMM_FAILURE_CUH
 

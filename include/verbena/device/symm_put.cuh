@@ -5,13 +5,13 @@
 // Addresses: to access memory of the peer, pass the local address at the same offset. This address must lie
 // in a window (symm_abi.h). If loads and stores reach the peer, the local side of the copy may be any memory
 // of this GPU. Otherwise a NIC copies the data, so the local side must lie in a window, too. Any thread of
-// the group may read any part of the source, so sync the group before a put if its threads have just written
-// the source.
+// the group may read any part of the source. If threads of the group have just written the source, sync the
+// group before the put.
 //
 // Completion: a put may still be in flight when the call returns. The peer may read the data once it has
 // waited for a signal or a barrier that follows the put. The source may be reused immediately if loads and
 // stores reach the peer, and otherwise after symm_flush(). If loads and stores reach the peer, a put of 4 or
-// 8 aligned bytes is one relaxed store at system scope, so the peer may poll such a word and sees either the
+// 8 aligned bytes is one relaxed store at system scope. So the peer may poll such a word, and sees either the
 // old or the new value. A peer that reads the bytes of a longer put without waiting may see only a part of
 // them.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH

@@ -132,8 +132,8 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
 }
 
 // Unpacks one message, for callers that have the message's count from wait_message(). This overload is faster
-// than the overload without a count, because it reads only the descriptors of the message, and because short
-// messages need neither the UnpackScratch nor the barriers before and after its use.
+// than the overload without a count: it reads only the descriptors of the message, and it copies short
+// messages without the UnpackScratch and its barriers.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, uint64_t count,

@@ -1,6 +1,7 @@
 // Waits for a word that another thread, another GPU, the host or a NIC writes. A wait is an acquire at its
 // scope, so after kReached, everything that the writer did before its release is visible. A wait ends early
-// at a deadline, or when the abort word is set; the wait checks both conditions every kSpinsPerCheck polls.
+// if its deadline has passed, or if the abort word or the late word is set (WaitLimits). The wait checks
+// these conditions every kSpinsPerCheck polls.
 #ifndef VERBENA_DEVICE_WAIT_CUH
 #define VERBENA_DEVICE_WAIT_CUH
 

@@ -22,21 +22,23 @@
 // No barrier is needed between calls, for the following reason. For each block, every member has four slots
 // in the memory of every other member, and call k uses slot k % 4. Four slots are enough if the kernel
 // follows two rules. First, in each call, every rank receives a message (which may be empty) from every other
-// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence orders
-// the rank's reading and emptying of slots before its next sends. Suppose rank p starts to write the
+// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence makes
+// sure that the rank has read and emptied its slots before it sends again. Suppose rank p starts to write the
 // packets of call k+4 into its slot at rank q. Let f be the last call before rank p's most recent fence:
 //   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. Rank p has finished call f, so it has received q's message of call f.
 //   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
 //      between emptying the slot of call k and sending this message.
 //   4. So the packets of call k are no longer in the slot that p writes now, because q has emptied the slot.
+//
 // A rank may send its message of the next call, or a part of it, before it has received the messages of the
-// current call. Pass the number of such calls, 1, as `ahead` to turn(), which then executes a fence in every
-// call. Assume that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p
-// has received q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after
-// a fence that follows the emptying of the slot of call k. So step 4 holds.
+// current call. In this case, pass 1 as `ahead` to turn(), which then executes a fence in every call. Assume
+// that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p has received
+// q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after a fence that
+// follows the emptying of the slot of call k. So step 4 holds.
+//
 // In some exchanges, such as a broadcast by one rank or a ring, a rank does not receive from every other
-// rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which
+// rank. After such a call, pass Heard::kSome to turn() or finish(). Heard::kSome adds a barrier, from which
 // step 3 follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the
 // timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
@@ -51,7 +53,7 @@ namespace verbena::device {
 // Says whether each rank has received a message from every other rank in a call.
 enum class Heard : uint8_t { kEverybody, kSome };
 
-// Limits the total time that a thread spends in waits. Reads the clock only once a wait has taken
+// Limits the total time that a thread spends in waits. Reads the clock only after a wait has taken
 // kDefaultSpinsPerCheck polls.
 class Patience {
  public:
@@ -84,12 +86,14 @@ class LowLatency {
   using Data = Packet::Data;
   // Number of polls after which the fast path gives up on a packet.
   static constexpr uint32_t kPollsAtOnce = 64;
-  // Max number of calls in flight at the same time, which is half of the slots from one member to another.
+  // Max number of calls in flight at the same time, which is half of the number of slots from one member to
+  // another.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
-  // Constructed by all threads of the calling group.
+  // All threads of the calling group construct the object.
   // @param workspace  must outlive this object
-  // @param block  index below the workspace's number of blocks; no other group may use it at the same time
+  // @param block  index below the workspace's number of blocks; no other group may use this index at the same
+  //               time
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
       : workspace_(workspace),
         context_(workspace.context),
@@ -133,7 +137,7 @@ class LowLatency {
   }
 
   // Begins the next call, or the next `calls` calls, of the same kernel.
-  // @param ahead  1 if messages of the call after these are sent ahead, otherwise 0
+  // @param ahead  1 if the kernel sends messages of the following call during these calls, otherwise 0
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus turn(const Group& group = {}, Heard heard = Heard::kEverybody,
                                                uint32_t calls = 1, uint32_t ahead = 0) {
@@ -142,9 +146,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls + ahead > kCallsAtOnce) {
-      // Orders the reading and emptying of slots by all threads before their next sends. A send by one thread
-      // may overwrite a slot that another thread reads. Therefore the group must sync before the fence (which
-      // receive() has done) and after the fence.
+      // Orders the reading and emptying of slots by all threads before the next packets that any thread
+      // sends. Once a peer has received these packets, the peer may overwrite the slots. Therefore the group
+      // must sync before the fence (which receive() has done) and after the fence.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -189,7 +193,7 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Receives the message of one other member. The length must equal the length that was sent.
+  // Receives the message of one other member. The length must equal the length of the sent message.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
@@ -335,14 +339,14 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
-  // ---- Exchanges in which every member sends to every member, including itself. So a thread keeps no data
-  // in registers while it waits, and this rank's packet is not a special case. Data that needs notes
-  // (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases are not
-  // inlined and take their arguments by value, which keeps the loops short and the loops' variables in
-  // registers.
+  // ---- Exchanges in which every member sends to every member. A rank also sends to itself, so a thread
+  // keeps no data in registers while it waits, and the rank's own packet is not a special case. Data that
+  // needs notes (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases
+  // are not inlined and take their arguments by value, which keeps the loops short and the loops' variables
+  // in registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
-  // sender. The value is 0 if the packet arrived.
+  // sender. The value is 0 if the packet has arrived.
   using Trouble = uint32_t;
   // Returns a value other than 0 if the team had failed before load_epoch(). A peer may set the failure word
   // at any moment, so threads of a group may get different results, which conclude() combines.
@@ -697,8 +701,8 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // Addresses of the block's slots. They are computed early, so that later only the offset of the epoch must
-  // be added.
+  // Addresses of the block's slots. The constructor computes them early, so that later only the offset of the
+  // epoch must be added.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;

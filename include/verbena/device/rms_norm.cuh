@@ -30,8 +30,8 @@ enum class RowQuantisation : uint32_t {
   kFloat8BlockPower = 4,
   kFloat8BlockExponent = 5,
   kMxFloat8 = 6,          // e4m3; one E8M0 scale (one byte) per 32 elements
-  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4, the layout that tensor cores
-                          // read
+  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4 scales, the layout that tensor
+                          // cores read
   kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
@@ -83,9 +83,9 @@ struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Returns two sets of words; consecutive turns alternate between the sets. Two sets are enough, because a
-// thread that has received all words of one turn knows that all threads have read the words of the previous
-// turn.
+// Returns two sets of words; consecutive reductions over a row (turns) alternate between the sets. Two sets
+// are enough, because a thread that has received all words of one turn knows that all threads have read the
+// words of the previous turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -128,7 +128,7 @@ class RowOfBlock {
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
-  // Loads a value. Call it after meet(). Returns true.
+  // Loads a value. Call take() after meet(). Returns true.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t, float& value) const {
     value = from_bits(load<Order::kWeak, Scope::kThreads>(&words_[word].bits));
     return true;
@@ -137,8 +137,8 @@ class RowOfBlock {
  private:
   RowWord* words_ = find_row_words();
 };
-// In each turn, every warp puts a word for each of its pieces, even for pieces after the end of the row. So
-// no warp gets more than one turn ahead of another.
+// In each turn (a reduction over a row), every warp publishes a word for each of its pieces of the row,
+// including pieces after the end of the row. So no warp gets more than one turn ahead of another.
 class RowOfCluster {
  public:
   static constexpr bool kIsOfCluster = true;
@@ -175,8 +175,9 @@ class RowOfCluster {
   RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;
 };
 
-// Waits until all warps have put their words of a turn, and returns the combination of the first `count`
-// words. All threads get the same bits. For a cluster, returns -1 if a word is negative.
+// Waits until all warps have published their words of a turn (a reduction over the row), and returns the
+// combination of the first `count` words. All threads get the same bits. For a cluster, returns -1 if a word
+// is negative.
 template <typename Owner, typename Combine>
 VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
                                    const Combine& combine) {
@@ -246,8 +247,8 @@ class RowQuantiser {
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
-  // Quantises and stores a vector. All lanes of a warp call this function together, even lanes whose vectors
-  // are after the end of the row.
+  // Quantises and stores a vector. All lanes of a warp call this function together, including the lanes whose
+  // vectors are after the end of the row.
   VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
     const uint32_t count = vectors_.template count_elements<kElements>(vector);
@@ -277,7 +278,7 @@ class RowQuantiser {
       store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
   }
   // Sets `padding` elements after the row to 0. If the scales are in tiles, also sets the row's unused scales
-  // to 0. After the last row, this includes the scales of the missing rows of the last tile.
+  // to 0. For the last row, also sets the scales of the missing rows of the last tile to 0.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
       store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
@@ -384,9 +385,9 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
 }
 
 // Normalises rows, vector by vector. If n threads share a row, thread t processes vectors t, t + n, and so
-// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. Rows
-// with more vectors need a single block per row; the remaining vectors are loaded again in each pass. Outputs
-// are written in the last pass, so an output may be the same tensor as x.
+// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. If a
+// row has more vectors, the row must belong to a single block, and each pass loads the remaining vectors
+// again. Outputs are written in the last pass, so an output may be the same tensor as x.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -417,9 +418,9 @@ class RowNorm {
   }
 
   // Normalises a row.
-  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. It is
-  //                  called once for each of the thread's first kKept vectors, and up to three times for each
-  //                  further vector
+  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. RowNorm
+  //                  calls load_sum once for each of the thread's first kKept vectors, and up to three times
+  //                  for each further vector
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are in flight at the same time.
@@ -454,7 +455,7 @@ class RowNorm {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
-      // -1 reports missing data, which is possible because sums of squares are never negative.
+      // -1 reports missing data; a sum of squares is never negative.
       put_piece(vector, is_there ? squares : -1);
     });
     // The following stores overlap with the exchange of the words.
@@ -509,8 +510,8 @@ class RowNorm {
 
  private:
   using Quantiser = RowQuantiser<T, Owner>;
-  // Bits that say which tensors and options the norm has. They are computed before the wait for earlier
-  // kernels, so that the computation takes no extra time.
+  // Bits that say which tensors and options the norm has. The constructor computes these bits before the wait
+  // for earlier kernels, so that the computation takes no extra time.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
@@ -535,8 +536,8 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // If each row has one scale, one more reduction is needed, which takes a turn. No turn may be skipped,
-  // because its words would be mistaken for words of the next turn.
+  // If each row has one scale, one more reduction is needed, which takes a turn. Otherwise turn_ does not
+  // increase, because two consecutive reductions must use different sets of words (find_row_words).
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);
@@ -557,7 +558,7 @@ class RowNorm {
     return largest;
   }
 
-  // Puts the partial result of a warp for the 32 vectors that include `vector`.
+  // Publishes the partial result of a warp for the 32 vectors that include `vector`.
   VERBENA_DEVICE void put_piece(uint64_t vector, float value) const {
     const uint64_t piece = vector / kWarpLanes;
     const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);
@@ -601,8 +602,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it. Unrolling
-  // is necessary, because the loop indexes registers.
+  // A loop over the kept vectors. The loop is written as a recursion, so that every compiler unrolls the
+  // loop. Unrolling is necessary, because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -671,7 +672,7 @@ class RowNorm {
 
 }  // namespace detail
 
-// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. All threads of a
+// Normalises rows `first`, `first + step`, and so on, below `end`, of a tensor x in memory. All threads of a
 // block of 1, 2, 4, 8, 16 or 32 warps make the call. Earlier writes of these threads must be visible to the
 // whole block.
 // @param x  may be the same tensor as residual_out or output if the strides are equal
@@ -681,7 +682,7 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_str
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // The barrier also waits until an earlier norm of this block has read the words.
+  // This barrier makes sure that an earlier norm of this block has read its words (find_row_words).
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,

@@ -83,7 +83,8 @@ class DatagramTransport final : public Transport {
     const auto contents = read_handle(handle);
     if (const auto error = protocol::datagram::check_handle(contents);
         error != protocol::HandshakeError::kNone)
-      return base::fail(Status::kInvalidArgument, "connect: the handle is %s", protocol::describe(error));
+      return base::fail(Status::kInvalidArgument, "connect: the handle cannot be used: %s",
+                        protocol::describe(error));
     return contents.nonce;
   }
   Result<std::unique_ptr<Connecting>> connect(const Device& device, const void* handle, uint64_t,

@@ -33,8 +33,9 @@ Device::~Device() {
   if (domain_ != nullptr) {
     const int error = library_->dealloc_pd(domain_);
     if (error != 0) {
-      base::log_warn("device %s:%d: protection domain is still in use (errno %d)", name_.c_str(),
-                     port_number_, error);
+      base::log_warn(
+          "device %s:%d: the protection domain cannot be freed, because it is still in use (errno %d)",
+          name_.c_str(), port_number_, error);
     }
   }
   if (context_ != nullptr) library_->close_device(context_);

@@ -109,7 +109,7 @@ Outcome Writer::check_cancelled() {
   const uint32_t news = interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire);
   if ((news & (kCancelled | kShut)) == 0) return {};
   wake_.clear();
-  return base::fail_quietly(Status::kInvalidUsage, "queue: writer: cancelled%s",
+  return base::fail_quietly(Status::kInvalidUsage, "queue: writer: the call was cancelled%s",
                             (news & kShut) != 0 ? ": this process has shut the queue down" : "");
 }
 

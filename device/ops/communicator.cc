@@ -81,7 +81,7 @@ HostNotes::HostNotes(const Driver& driver) : driver_(driver) {
   void* memory = nullptr;
   driver_.check(
       driver_.cuMemHostAlloc(&memory, sizeof(Content), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-      "allocating host memory for the status");
+      "cannot allocate host memory for the status");
   content_ = new (memory) Content{};
 }
 

@@ -260,7 +260,9 @@ Posting QueueDrain::post_update(UnderWay& one, const RemoteWord& word) {
 Posting QueueDrain::await_queue(UnderWay& one) {
   const Request& request = one.request;
   if (request.extent >= all_.size() || request.extent == index_)
-    return refuse(posting_, "the put queue for which the operation waits does not exist");
+    return refuse(
+        posting_,
+        "the put queue for which the operation waits does not exist or is the queue of the operation itself");
   const QueueDrain& other = *all_[request.extent];
   if (one.step == Step::kWaiting && other.seize_behind(request.peer, request.operand, &one.progress))
     one.step = Step::kAnswering;

@@ -374,7 +374,7 @@ void Copier::release(uint32_t area) {
   uint32_t none = 0;
   std::string why;
   if (!ask(command, -1, none, why) && !is_dead())
-    warn("the copier process still uses GPU memory: %s", why.c_str());
+    warn("the copier process did not release GPU memory: %s", why.c_str());
 }
 
 std::string Copier::describe() const {

@@ -74,7 +74,7 @@ TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("drop nth=1 every=2",
                  "line 1: 'drop': 'every=2' conflicts with an earlier nth=, every=, chance= or at=");
   expect_refused("drop nth=1 nth=2", "line 1: 'drop': 'nth' is given twice");
-  expect_refused("drop often", "line 1: 'drop': 'often' is not KEY=VALUE");
+  expect_refused("drop often", "line 1: 'drop': 'often' is not of the form KEY=VALUE");
   expect_refused("drop status=GENERAL nth=1", "line 1: 'drop': 'status' is not a key of this fault");
   for (const char* word :
        {"nth=0", "nth=-1", "nth=", "nth=1x", "nth=99999999999999999999", "chance=0", "chance=1.1",

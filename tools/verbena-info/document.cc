@@ -319,8 +319,9 @@ Document parse_document(const std::string& text, const std::string& source) {
   if (json.is_discarded() || !json.is_object() || !json.contains("schema_version"))
     throw ToolError(source + " was not written by verbena-info --json");
   if (json["schema_version"] != kSchemaVersion)
-    throw ToolError(source + " has schema version " + json["schema_version"].dump() + ", this tool reads " +
-                    std::to_string(kSchemaVersion) + "; use the release that wrote the document to show it");
+    throw ToolError(source + " has schema version " + json["schema_version"].dump() +
+                    ", but this tool reads " + std::to_string(kSchemaVersion) +
+                    ". Show the document with the release of verbena-info that wrote it");
   try {
     Document document;
     Reader::read(json, document);

@@ -126,7 +126,7 @@ void add_host_options(CLI::App& app, PerfOptions& options) {
 }
 
 void add_own_options(CLI::App& app, PerfOptions& options) {
-  app.option_defaults()->group("With what");
+  app.option_defaults()->group("Libraries and settings");
   app.add_option(
       "--plugin", options.plugin,
       "libnccl-net.so to load. Default: libnccl-net.so in the folder ../lib relative to this tool");

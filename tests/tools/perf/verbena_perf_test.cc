@@ -126,7 +126,7 @@ TEST(VerbenaPerf, ReportsBrokenContract) {
   const BrokenContract kCases[] = {
       {"stale", "after irecvConsumed, there are still descriptors"},
       {"early", "no completed receive"},
-      {"offset", "leave the receive"},
+      {"offset", "exceed the receive"},
       {"no_progress", "needsProxyProgress"},
       {"register", "regMr failed: ncclSystemError (2)"},
       {"error", "irecv failed: ncclRemoteError"},

@@ -104,7 +104,7 @@ void choose_ranks(CollOptions& options, int gpus) {
   CollPlan& plan = options.rank_plan;
   if (options.ranks == 0) options.ranks = plan.measures ? gpus : std::max(gpus, 2);
   if (options.ranks < 2)
-    throw UsageError("--ranks " + std::to_string(options.ranks) + ": ranks are 2 or more");
+    throw UsageError("--ranks " + std::to_string(options.ranks) + ": the number of ranks must be at least 2");
   if (plan.measures && options.ranks > gpus)
     std::fprintf(
         stderr,

@@ -341,10 +341,9 @@ void MoeExchange::check_error() const {
   const verbena_result result = verbena_workspace_get_error(workspace_.handle(), text, sizeof(text));
   if (result != VERBENA_SUCCESS)
     refuse(result, text,
-           ". The results of this call and of later calls are missing until all ranks have called "
-           "verbena_moe_reset()");
+           ". This call and later calls have no results until all ranks have called verbena_moe_reset()");
   if (local_ && local_->notes.status() != 0)
-    refuse(VERBENA_REMOTE_ERROR, "a call failed and has no result (status ", local_->notes.status(),
+    refuse(VERBENA_REMOTE_ERROR, "an earlier call failed and has no result (status ", local_->notes.status(),
            "). Call verbena_moe_reset() on all ranks to make the exchange usable again");
 }
 

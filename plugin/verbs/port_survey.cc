@@ -113,7 +113,7 @@ GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSett
   if (preference.range.length_bits > 0) reason += "in VERBENA_ADDRESS_RANGE, ";
   if (preference.family != GidFamily::kAny) {
     const bool is_wanted = is_ipv4_gid(entry->gid) == (preference.family == GidFamily::kIpv4);
-    reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "none is of VERBENA_ADDRESS_FAMILY, ";
+    reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "no entry is of VERBENA_ADDRESS_FAMILY, ";
   }
   const bool has_foreign =
       std::any_of(table.begin(), table.end(), [](const GidEntry& e) { return !e.is_own; });
@@ -126,7 +126,7 @@ GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSett
   });
   const GidReason code = is_link_local_gid(entry->gid) ? GidReason::kLinkLocal : GidReason::kBest;
   if (table.size() == 1) return {code, reason + ": the only entry"};
-  return {code, reason + (alike > 1 ? ": the first such of " : ": the best of ") +
+  return {code, reason + (alike > 1 ? ": the first such entry among " : ": the best of ") +
                     std::to_string(table.size()) + " entries"};
 }
 

@@ -79,7 +79,7 @@ TEST_F(PortSurveyTest, SaysWhenTheFamilyDecided) {
             "of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
   settings_.address.gid_preference.family = GidFamily::kIpv6;
   EXPECT_EQ(survey().ports.at(0).gid_reason.text,
-            "none is of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
+            "no entry is of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
 }
 
 TEST_F(PortSurveyTest, InfiniBandNeedsNoGid) {

@@ -701,8 +701,7 @@ StateDump Engine::dump() const {
 StateDump Engine::dump_from_outside() const {
   char line[160];
   std::snprintf(line, sizeof(line),
-                "datagrams on %s: engine %016" PRIx64
-                ": the state is unknown, because another thread is working on the engine\n",
+                "datagrams on %s: engine %016" PRIx64 ": state unknown: another thread uses the engine\n",
                 nic_.name.c_str(), name_.id);
   return {line};
 }

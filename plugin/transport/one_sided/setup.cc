@@ -64,8 +64,9 @@ bool check(const EndpointOptions& options, std::string* error) {
                           {"max_regions", options.max_regions, 1, kMaxRegions}};
   for (const Limit& limit : limits) {
     if (options.count_ranks != 0 && limit.value >= limit.minimum && limit.value <= limit.maximum) continue;
-    return fail(error, std::string(limit.name) + " is out of range (" + std::to_string(limit.value) + " of " +
-                           std::to_string(limit.minimum) + " to " + std::to_string(limit.maximum) + ")");
+    return fail(error, std::string(limit.name) + " is out of range (" + std::to_string(limit.value) +
+                           ", range " + std::to_string(limit.minimum) + " to " +
+                           std::to_string(limit.maximum) + ")");
   }
   return true;
 }

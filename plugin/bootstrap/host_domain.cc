@@ -321,7 +321,7 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
     if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
     if (auto received = receive_all(post); !received && first_failure_.is_ok()) first_failure_ = received;
     if (first_failure_.has_failed() && has_sent_all()) {
-      text = "the rank failed to pass file descriptors";
+      text = "cannot pass file descriptors";
       return first_failure_;
     }
     if (is_done()) return {};
@@ -401,7 +401,7 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());
   if (!post) state = post.error();
   // Either every rank has a socket, or no rank waits for descriptors.
-  if (auto agreed = bootstrap.all_agree(state, "the rank cannot pass file descriptors"); !agreed)
+  if (auto agreed = bootstrap.all_agree(state, "cannot pass file descriptors"); !agreed)
     return agreed.error();
   const auto addresses = bootstrap.gather(post->address());
   if (!addresses) return addresses.error();

@@ -528,8 +528,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   expect_valid(arguments.order >= VERBENA_MOE_ROWS && arguments.order <= VERBENA_MOE_EXACT,
                "order is unknown. The header verbena/moe.h lists the orders");
   expect_valid(arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
-               "VERBENA_MOE_EXACT needs an exchange between ranks of one host that was created with "
-               "verbena_moe_options::exact");
+               "VERBENA_MOE_EXACT needs an exchange that was created with verbena_moe_options::exact and "
+               "whose ranks are all on one host");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                "a combine takes only rows of float16 or bfloat16");
   if (arguments.weights != nullptr) {

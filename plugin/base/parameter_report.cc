@@ -50,9 +50,9 @@ constexpr char kMarkdownHead[] =
     "\n"
     "If a value is malformed or out of range, init fails with an error that names the parameter, the\n"
     "value and the range. Variables that begin with `NCCL_` follow NCCL's rules, and their values never\n"
-    "cause an error. A negative number means the default. If a number is above the range, the plugin uses\n"
-    "the maximum. If a value is invalid in another way, the plugin uses the default. In both cases the\n"
-    "plugin logs a warning.\n"
+    "cause an error. A negative number means the default. If a number is above the range, the plugin logs\n"
+    "a warning and uses the maximum. If a value is invalid in another way, the plugin logs a warning and\n"
+    "uses the default.\n"
     "\n";
 
 constexpr char kRowsHead[] =

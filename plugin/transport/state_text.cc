@@ -87,7 +87,7 @@ const char* explain_wait(const Receiver::Core& core, const ReceiveMessage& messa
     case Wait::kPush:
       return "waits for the flush of its pages";
     case Wait::kConsumption:
-      return "complete: waits until the GPU has unpacked or used it (irecvConsumed)";
+      return "complete: waits until the GPU has unpacked or used the message (irecvConsumed)";
     case Wait::kTest:
       break;
   }

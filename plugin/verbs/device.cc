@@ -102,7 +102,7 @@ LocalAddress Device::refresh_address() {
              error != 0) {
     problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
   } else if (port.state != IBV_PORT_ACTIVE) {
-    problem = "its port is down";
+    problem = "the port is down";
   } else if (!has_changed && result.port.link_layer != 0 && address_reader_->is_current(result)) {
     result.port.mtu = static_cast<uint8_t>(port.active_mtu);
     result.port.lid = port.lid;

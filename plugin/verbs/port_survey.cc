@@ -20,7 +20,7 @@ int to_bytes(ibv_mtu mtu) {
 GidExplanation explain_infiniband(int gid_index, const AddressSettings& settings) {
   if (gid_index == kNoGid)
     return {GidReason::kLidSuffices, "InfiniBand: the LID is enough within one subnet"};
-  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects it"};
+  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects this GID"};
   return {GidReason::kFabric, "InfiniBand: this fabric needs a GID"};
 }
 
@@ -102,7 +102,7 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
 }  // namespace
 
 GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen) {
-  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects it"};
+  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects this GID"};
   const auto entry =
       std::find_if(table.begin(), table.end(), [&](const GidEntry& e) { return e.index == chosen; });
   if (entry == table.end()) return {};

@@ -134,7 +134,7 @@ TEST(Leaving, IsNamedSo) {
     }
     has_left.store(true);
   });
-  EXPECT_THAT(log.warnings(), testing::Each(HasSubstr("rank 2 has left")));
+  EXPECT_THAT(log.warnings(), testing::Each(HasSubstr("rank 2 has closed its connection")));
   EXPECT_EQ(log.warnings().size(), 2U);
 }
 

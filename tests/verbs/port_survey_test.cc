@@ -66,7 +66,7 @@ TEST_F(PortSurveyTest, SaysWhyAGidIsSecondBest) {
   settings_.address.gid_preference.roce_version = 1;
   EXPECT_EQ(survey().ports.at(0).gid_reason.text, "link-local; no entry is RoCE v1: the only entry");
   settings_.address.gid_index = 0;
-  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "VERBENA_GID_INDEX selects it");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "VERBENA_GID_INDEX selects this GID");
   EXPECT_EQ(survey().ports.at(0).gid_reason.code, GidReason::kSetting);
 }
 

@@ -231,7 +231,7 @@ struct Reader {
   template <typename T>
   void operator()(const char* name, T& value) {
     const auto found = json.find(name);
-    if (found == json.end()) throw ToolError(std::string("it lacks \"") + name + "\"");
+    if (found == json.end()) throw ToolError(std::string("the document lacks \"") + name + "\"");
     if (!found->is_null()) read(*found, value);
   }
   template <typename T>
@@ -327,7 +327,7 @@ Document parse_document(const std::string& text, const std::string& source) {
     Reader::read(json, document);
     return document;
   } catch (const std::exception& error) {
-    throw ToolError(source + " is damaged, " + error.what() +
+    throw ToolError(source + " is damaged: " + error.what() +
                     "; write the document again with verbena-info --json");
   }
 }

@@ -190,7 +190,7 @@ TEST(Info, ShowsAStoredDocument) {
       << "what is set is always shown";
   EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);
   expect_run(run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1"),
-             kExitFailed, {"it lacks \"tool\""});
+             kExitFailed, {"the document lacks \"tool\""});
 }
 
 // Another user may have prepared the folder in which the tool starts.

@@ -130,7 +130,7 @@ TEST(VerbenaPerf, ReportsBrokenContract) {
       {"no_progress", "needsProxyProgress"},
       {"register", "regMr failed: ncclSystemError (2)"},
       {"error", "irecv failed: ncclRemoteError"},
-      {"request", "irecv left *request unwritten"},
+      {"request", "irecv did not write *request"},
       {"crash", "killed by signal 9"},
       {"head", "no completed receive"},
   };

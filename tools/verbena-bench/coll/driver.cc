@@ -96,7 +96,7 @@ void check_comparison(const CollPlan& plan) {
   for (const std::string& operation : plan.operations)
     if (!has(plan.operations, plain_name(operation)))
       throw UsageError("--calibrate with " + operation + " needs " + plain_name(operation) +
-                       " to compare it with: add it to --operation");
+                       " for the comparison. Add this operation to --operation");
 }
 
 // Throws UsageError.
@@ -112,7 +112,7 @@ void choose_ranks(CollOptions& options, int gpus) {
   plan.count_ranks = static_cast<unsigned>(options.ranks);
   if (plan.count_ranks % plan.hosts != 0)
     throw UsageError("--hosts " + std::to_string(plan.hosts) + ": " + std::to_string(plan.count_ranks) +
-                     " ranks cannot be divided evenly among them");
+                     " ranks cannot be divided evenly among these hosts");
   if (!options.calibrate.empty() && plan.hosts > 1) check_comparison(plan);
 }
 

@@ -42,7 +42,7 @@ base::Error Reader::fail_end(bool is_orderly) {
                               own.c_str(), writer.c_str());
   }
   return base::fail(Status::kRemote,
-                    "queue: %s: %s is dead or unreachable. The writer's log says why. Restart the writer and "
+                    "queue: %s: %s is dead or unreachable; the writer's log says why. Restart the writer and "
                     "create a new queue",
                     own.c_str(), writer.c_str());
 }

@@ -222,7 +222,7 @@ Outcome Writer::look_after_peers() {
   interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);
   return base::fail(
       Status::kRemote,
-      "queue: writer: %s dead or unreachable. The log of the reader says why. Either restart the reader and "
+      "queue: writer: %s dead or unreachable; the log of the reader says why. Either restart the reader and "
       "create a new queue, or continue without the reader (drop_reader)",
       (describe(dead.front()) +
        (dead.size() > 1 ? " and " + std::to_string(dead.size() - 1) + " more readers are" : " is"))

@@ -168,9 +168,8 @@ base::Result<UnixPost> UnixPost::open() {
 UnixPost::Verdict UnixPost::drop_stranger() {
   if (!has_warned_) {
     base::log_warn(
-        "bootstrap: a process that is not a rank of this job connected to the socket on which this rank "
-        "receives file descriptors. The connection was ignored. Further such connections are ignored without "
-        "a log line");
+        "bootstrap: ignored a connection from a process that is not a rank of this job to the socket on "
+        "which this rank receives file descriptors. Further such connections are ignored without a log line");
   }
   has_warned_ = true;
   return Verdict::kStranger;

@@ -82,8 +82,8 @@ base::Result<UniqueId> make_unique_id() {
     if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
   } else {
     base::log_warn(
-        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found. Anybody "
-        "who can read the ranks' traffic can join as a rank. To prevent this, install libcrypto");
+        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found. Install "
+        "libcrypto: without a key, anybody who can read the ranks' traffic can join as a rank");
   }
   auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
   if (!rendezvous) return rendezvous.error();

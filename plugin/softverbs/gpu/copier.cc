@@ -233,9 +233,9 @@ void Copier::watch() {
   }
   is_dead_.store(true, std::memory_order_release);
   warn(
-      "process %d, which copies GPU memory for this process (%s), has exited. All requests with GPU memory "
-      "fail from now on. Check whether the process was killed, and whether the kernel log names a GPU error "
-      "(dmesg, Xid)",
+      "process %d, which copies GPU memory for this process (%s), has exited, so all requests with GPU "
+      "memory fail from now on. Check whether the process was killed, and whether the kernel log names a GPU "
+      "error (dmesg, Xid)",
       pid_, kProgram);
 }
 

@@ -23,8 +23,9 @@ class GroupCoordinator:
 
     Ranks: `rank` and `ranks` are ranks of the world; `rank_in_group`, `src` and `dst` are ranks of the group.
 
-    Calls: all methods are collective over the group, except the properties and destroy(). The send and recv methods involve only the two
-    ranks. On each rank, only one thread at a time may call methods. Failures raise VerbenaError, which names the missing or dead rank.
+    Calls: all methods are collective over the group, except the properties and destroy(). The send and recv methods involve only the sender
+    and the receiver. On each rank, only one thread at a time may call methods. Failures raise VerbenaError, which names the missing or dead
+    rank.
 
     Sums: elements are added in float32 or a wider type, in rank order, and the sum is rounded once, so all ranks get the same bits.
 
@@ -110,7 +111,7 @@ class GroupCoordinator:
     def all_reduce(self, input_: Any, ca_fp8_quant: bool = False) -> Any:
         """Returns the sum of the ranks' tensors as a new tensor; returns the input itself if the group has one rank.
         ca_fp8_quant (AITER's name) allows the device communicator to quantise messages to e4m3, which makes the sum less
-        accurate; it has no effect if the communicator has no all_reduce_quantised()."""
+        accurate. This argument has no effect if the communicator has no all_reduce_quantised()."""
         if not isinstance(ca_fp8_quant, bool):
             raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}. A group's all_reduce() always "
                             "sums and takes no reduction")
@@ -213,7 +214,7 @@ class GroupCoordinator:
         return input_
 
     def send(self, tensor: Any, dst: int | None = None) -> None:
-        """Sends a tensor to rank `dst`, by default to the next rank. The receiver must know shape and type."""
+        """Sends a tensor to rank `dst`, by default to the next rank. The receiver must know the tensor's shape and type."""
         self._send(tensor, self._find_peer(dst, 1))
 
     def recv(self, size: Any, dtype: Any, src: int | None = None, device: Any = "cpu") -> Any:
@@ -386,7 +387,7 @@ def _check_dim(dim: Any) -> None:
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Splits a dictionary into its tensors and a description, which has the tensors' shapes and all other values."""
+    """Returns (description, tensors) of a dictionary. The description has the shapes of the tensors, and all other values."""
     torch = sys.modules.get("torch")  # a caller that has tensors has imported torch
     tensors = {name: value for name, value in given.items() if torch is not None and isinstance(value, torch.Tensor)}
     shapes = {name: (tuple(value.shape), value.dtype, value.device.type) if name in tensors else None

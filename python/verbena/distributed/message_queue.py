@@ -23,7 +23,7 @@ _ALIGNMENT = 64
 _RAW, _PICKLE = 0, 1
 _HEAD = struct.Struct("<BxxxIQ48x")  # kind, number of buffers, length of the pickle in bytes; the lengths of the buffers follow
 _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
-# Messages of up to this length are copied before they are parsed, because this is cheaper than creating views of them.
+# Messages of up to this length are copied before they are parsed, because copying is cheaper than creating views.
 _SHORT_BYTES = 16384
 _TIMEOUT = int(Result.TIMEOUT)
 _ADDRESS_BYTES = 80
@@ -42,8 +42,8 @@ class Handle:
     """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
     data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` have the names of vLLM's handle. The first lists the ranks that were declared to be on
-    the writer's host; the second is the writer's address, which is set if there are readers on other hosts."""
+    `local_reader_ranks` lists the ranks that were declared to be on the writer's host. `remote_subscribe_addr` is the writer's address, or
+    None if all readers were declared to be on the writer's host. Both names are from vLLM's handle."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
     local_reader_ranks: list[int]
@@ -117,8 +117,8 @@ class MessageQueue:
             n_reader: number of readers.
             reader_ranks: the ranks of all readers. If None, vLLM's rules apply: `local_reader_ranks` are the ranks of the
                 readers on this host (default: 0 and up), and readers on other hosts may have any rank.
-            n_local_reader: number of readers on this host, as declared by vLLM. The queue detects by itself which readers are on this host.
-                But if all readers are declared local, the queue accepts connections from this host only.
+            n_local_reader: number of readers that the caller declares to be on this host. The queue itself detects which readers are on
+                this host. But if all readers are declared to be on this host, the queue accepts connections from this host only.
             connect_ip: an address of this host that readers on other hosts can reach.
             enable_shm_tensor_arena: has no effect, because buffers go through the ring and need no separate memory.
             spin_us: how long a wait spins before it sleeps, in microseconds. With SPIN_FOREVER, a wait never sleeps. With SPIN_ADAPTIVE, a
@@ -166,8 +166,8 @@ class MessageQueue:
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_ADAPTIVE) -> "MessageQueue":
-        """Creates the reader with rank `rank`. Pass ANY_READER, or a rank that the queue does not name, to take the place of
-        a reader that has no rank. Returns before the reader is connected: call wait_until_ready()."""
+        """Creates the reader with rank `rank`. To become a reader that has no rank, pass ANY_READER, or a rank that is not in
+        `handle`. Returns before the reader is connected: call wait_until_ready()."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
         if not has_place:
             raise ValueError(f"rank {rank} is not a reader of this queue; its readers are {list(handle.reader_ranks)}")
@@ -206,8 +206,8 @@ class MessageQueue:
     @staticmethod
     def create_from_process_group_single_reader(pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0,
                                                 blocking: bool = False) -> "tuple[MessageQueue, list[Handle]]":
-        """Creates one queue per member, which that member writes and rank `reader_rank` reads. Returns this member's queue
-        and the handles of all queues. Collective. With `blocking`, the reader has attached to this member's queue when the
+        """Creates one queue for each member. The member is the writer of its queue, and rank `reader_rank` is the reader. Returns this
+        member's queue and the handles of all queues. Collective. With `blocking`, the reader has attached to this member's queue when the
         call returns."""
         group = adapt_exchange(pg)
         is_local = in_the_same_node_as(group, reader_rank)[group.rank]
@@ -226,9 +226,9 @@ class MessageQueue:
         self._check(result)
 
     def shutdown(self) -> None:
-        """Shuts this end of the queue down. Any thread may call it. Calls in progress in other threads raise VerbenaError before shutdown()
-        returns, and all later calls raise it too. After the writer's shutdown(), readers can still read the messages written before. A
-        reader that has views of messages leaves the queue when it releases the last view."""
+        """Shuts this end of the queue down. Any thread may call this method. Calls in progress in other threads raise VerbenaError before
+        shutdown() returns, and so do all later calls. After the writer's shutdown(), readers can still read the messages that were written
+        earlier. A reader that has views of messages leaves the queue when it releases the last view."""
         self._give_back_views()
         self._check(self._library.queue_shutdown(self._queue))
 
@@ -259,7 +259,7 @@ class MessageQueue:
 
     def cancel(self) -> None:
         """Makes the wait in progress raise an exception. If no wait is in progress, the next wait raises the exception. Any thread may call
-        it."""
+        this method."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --
@@ -329,8 +329,8 @@ class MessageQueue:
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
         """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
-        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The thread sleeps in the
-        meantime."""
+        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. During such a wait the
+        thread sleeps."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)
@@ -358,7 +358,7 @@ class MessageQueue:
             yield view.buffer
 
     def broadcast_object(self, obj: Any = None) -> Any:
-        """Sends the writer's object to all readers, and returns it on every end."""
+        """Sends the writer's object to all readers, and returns it on the writer and on every reader."""
         if not self.is_writer:
             return self.dequeue()
         self.enqueue(obj)
@@ -387,8 +387,8 @@ class MessageQueue:
 
     def _wait(self, call: Callable[..., int], before: tuple[Any, ...], after: tuple[Any, ...], timeout: float | None,
               cancel: Any) -> None:
-        """Calls a C function with the queue, `before`, a timeout in milliseconds, and `after`. If a signal interrupts the
-        call, Python runs the signal's handler, then the call is repeated."""
+        """Calls a C function with the arguments queue, `before`, a timeout in milliseconds, and `after`. If a signal interrupts the call,
+        Python runs the signal's handler, and this method repeats the call."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             milliseconds = -1

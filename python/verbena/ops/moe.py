@@ -138,8 +138,8 @@ class ExpertExchange(CollectivePart):
 
     def set_living(self, ranks: Iterable[int]) -> None:
         """Excludes all ranks of the team except `ranks` from later calls. Calls then ignore ids of experts on excluded ranks, and do not
-        wait for excluded ranks. All of `ranks` must call this method between the same two calls, with the same argument; the excluded ranks must
-        make no calls. The method does not communicate. A captured graph keeps the ranks with which it was captured.
+        wait for excluded ranks. All of `ranks` must call this method between the same two calls, with the same argument; the excluded ranks
+        must make no calls. The method does not communicate. A captured graph keeps the ranks with which it was captured.
 
         To continue without a late rank, call reset() and then this method. An excluded rank can take part again after a reset() of all
         ranks."""

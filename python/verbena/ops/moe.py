@@ -63,7 +63,7 @@ class Dispatched:
     places: Any = None         # int32 [ranks, max_tokens, top_k]: index of the id's row among the rows of all groups; -1: none
     expert_counts: Any = None  # int32 [experts of a rank]: number of rows in each group
     expert_begins: Any = None  # int32 [experts of a rank]: the first row of each group
-    row_sources: Any = None    # int32 for each row of `rows`: source rank * max_tokens + index among this rank's rows; -1: no token
+    row_sources: Any = None    # int32 for each row of `rows`: source rank * max_tokens + index among the source's rows; -1: no token
     row_experts: Any = None    # int32 for each row of `rows`: the expert; -1: no token
 
 

@@ -1,7 +1,7 @@
 """Runs a layer of experts on several GPUs of one host. Each rank has some of the experts and its own tokens. A router chooses the experts
 of each token, a dispatch sends the token to the ranks of its experts, grouped matrix products apply the experts, and a combine brings the
-results back. The program compares the layer with a dense layer. On GPUs, it also captures the layer in a CUDA graph and replays the graph
-with other tokens.
+results back. The program compares the layer with a dense layer. On GPUs, the program also captures the layer in a CUDA graph and replays
+the graph with other tokens.
 
     torchrun --nproc-per-node 2 experts.py [--tokens 128] [--hidden 1024] [--experts 16] [--top-k 4]
 """
@@ -90,8 +90,8 @@ def capture(layer: Experts, exchange: verbena.moe.ExpertExchange, rank: int, x: 
 
 
 def run(options: argparse.Namespace, context: verbena.SymmetricContext, device: str = "cuda", wait: Callable[[], None] = lambda: None) -> list[float]:
-    """Returns the relative differences from the outputs of the dense layer: in eager mode and, on GPUs, after each replay of the graph.
-    `wait` waits for kernels of emulated GPUs, for which PyTorch itself does not wait."""
+    """Returns the relative differences between the outputs of the layer and of the dense layer: in eager mode and, on GPUs, after each
+    replay of the graph. `wait` waits for kernels of emulated GPUs, for which PyTorch itself does not wait."""
     layer = Experts(options.hidden, options.intermediate, options.experts, options.top_k, device)
     generator = torch.Generator().manual_seed(1 + context.rank)
     with verbena.moe.ExpertExchange(context, experts=options.experts, max_tokens=options.tokens, top_k=options.top_k, hidden=options.hidden,

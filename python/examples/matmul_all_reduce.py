@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 matmul_all_reduce.py [--backend nccl]   # GPUs of one host: compares with torch's result
     python matmul_all_reduce.py --offline                               # no GPU: compiles for sm_80 and sm_90
 
-Each program (block) multiplies its tiles into the rank's own window, then waits at a barrier for the same program of the other
-ranks. The program sums its share of these tiles (one of `size` tiles) over all ranks, and stores each sum on all ranks. After a second
-barrier all sums have arrived and no rank reads a window any more, so the next launch may write the windows.
+Each program (block) computes its tiles of the product in the rank's own window, then waits at a barrier for the programs with the same
+index on the other ranks. The program sums its share of these tiles (one of `size` tiles) over all ranks, and stores each sum on all ranks.
+After a second barrier all sums have arrived and no rank reads a window any more, so the next launch may write the windows.
 """
 import argparse
 import os
@@ -16,8 +16,8 @@ import triton.language as tl
 import verbena
 from verbena.triton import requires_symm, symm_lsa_barrier, symm_lsa_ptr, symm_team_rank, symm_team_size
 
-# Each program waits at its own barrier for the same program of other ranks, so all programs must run at the same time. A team has
-# 128 barriers.
+# Each program waits at its own barrier for the programs with the same index on other ranks, so all programs must run at the same time. A
+# team has 128 barriers.
 MAX_PROGRAMS = 128
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
 
@@ -104,7 +104,7 @@ def run(M, N, K, backend):
         # One window contains the rank's partial product, and the other window contains the sums.
         with context.allocate(M * N * 4) as partial_window, context.allocate(M * N * 4) as sum_window:
             if context.lsa.size != context.size:
-                raise RuntimeError(f"this example needs the mapped memory of all ranks, but the memory of only {context.lsa.size} of "
+                raise RuntimeError(f"this example reads the memory of all ranks, but the memory of only {context.lsa.size} of "
                                    f"{context.size} ranks is mapped. Run the example on one host")
             partial, sums = (torch.as_tensor(window, device="cuda").view(torch.float32).view(M, N)
                              for window in (partial_window, sum_window))

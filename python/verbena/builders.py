@@ -56,8 +56,8 @@ class SymmContextBuilder(abc.ABC):
         return self.context.world.device_context
 
     def find_window(self, buffer: Any) -> SymmetricWindow:
-        """Returns the window that contains the buffer. If the buffer is in memory of the application, kernels accept the buffer's
-        address and the window's address. The window's address is faster."""
+        """Returns the window that contains the buffer. If the buffer is in memory of the application, kernels accept the buffer's address
+        and the window's address. The window's address is faster."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
             raise KeyError("the buffer is outside every window of this builder. Allocate the buffer by allocate(), or pass it to build() "
@@ -154,7 +154,7 @@ def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
 
 
 def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmetricContext:
-    """Creates a context of the backend over the communicator. The caller closes it. Collective."""
+    """Creates a context of the backend over the communicator. The caller must close the context. Collective."""
     return make_builder(backend, comm, heap_bytes).context
 
 

@@ -1,5 +1,5 @@
-"""Adapters for communicators of the application. An adapter provides this process's rank, the number of ranks, an all-gather
-of bytes, and the ncclComm_t."""
+"""Adapters for communicators of the application. An adapter provides this process's rank, the number of ranks, an all-gather of bytes, and
+the ncclComm_t."""
 import warnings
 from typing import Any, Protocol
 

@@ -39,7 +39,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """One part of a message. The field `bytes` accepts a bytes object, which is the fastest way to pass its address."""
+    """One part of a message. To pass the address of a bytes object, assign the object to the field `bytes`. This is the fastest way."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -131,7 +131,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# For each function, (type of the result, types of the arguments).
+# Maps each function's name to (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -295,7 +295,7 @@ def raise_interrupt() -> None:
 
 
 class NativeLibrary:
-    """A loaded library. Its functions are attributes, named without the prefix `verbena_`."""
+    """A loaded library. The library's functions are attributes of this object, named without the prefix `verbena_`."""
 
     def __init__(self, path: str, prototypes: Prototypes) -> None:
         self.path = path

@@ -25,8 +25,8 @@ PROTOTYPES: Prototypes = {
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
-    """Returns the NVSHMEM library that the process has loaded. If there is none, loads the library from NVSHMEM's wheel. Never loads a
-    second copy."""
+    """Returns the NVSHMEM library that the process has loaded. If the process has loaded none, loads the library from NVSHMEM's wheel.
+    Never loads a second copy."""
     try:
         return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

@@ -78,14 +78,14 @@ class SymmetricTeam(ContextPart):
 
 
     def barrier(self, barrier: int = 0, stream: Any = None) -> None:
-        """Makes the stream wait until the streams of all members have reached the same barrier. Then all puts that the members enqueued
-        before the barrier are complete. `barrier` is the barrier's index."""
+        """Makes the stream wait until the streams of all members have reached the same barrier. After the barrier, all puts that the
+        members enqueued earlier are complete. `barrier` is the barrier's index."""
         self._library.check(self._library.barrier_on_stream(self.handle, barrier, find_stream(stream)))
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
-        """Sets a peer's signal number `signal` to `value`, or adds `value` to the signal. Takes effect after all earlier puts to that peer
-        on the same stream."""
+        """Sets a peer's signal number `signal` to `value`, or adds `value` to the signal. The change takes effect after all earlier puts
+        to that peer on the same stream."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
                                                            operation, find_stream(stream)))
 

@@ -68,8 +68,8 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def release(comm: Any, buffer: Any) -> None:
-        """Frees the window that create_context() made for memory of the application (backend verbena). Call release() before
-        freeing the memory. Collective."""
+        """Frees the window that create_context() made for memory of the application (backend verbena). Call release() before freeing the
+        memory. Collective."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())
         if not isinstance(builder, VerbenaSymmContextBuilder):

@@ -23,7 +23,7 @@ class SymmetricWorkspace(CollectivePart):
         self._library.check(self._library.workspace_reset(self.handle))
 
     def check_error(self) -> None:
-        """Raises VerbenaError if a wait in this workspace timed out on any member. The error names that member."""
+        """Raises VerbenaError if a wait in this workspace timed out on any member. The error names the member whose wait timed out."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._library.workspace_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
@@ -47,8 +47,8 @@ class SymmetricWorkspace(CollectivePart):
 
     @property
     def device_context(self) -> int:
-        """The address of the SymmWorkspace in GPU memory. Kernels take this address as `ctx_ptr`, because a SymmWorkspace
-        begins with a SymmContext."""
+        """The address of the SymmWorkspace in GPU memory. Kernels take this address as `ctx_ptr`, because a SymmWorkspace begins with a
+        SymmContext."""
         self._require_member()
         return int(self._library.workspace_device_context(self.handle))
 

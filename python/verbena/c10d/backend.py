@@ -27,13 +27,12 @@ def runs_methods() -> bool:
 
 
 def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) -> None:
-    """Registers the backend "verbena". PyTorch's entry point, or the import of verbena.c10d, calls this function for
-    CUDA.
+    """Registers the backend "verbena". PyTorch's entry point, or the import of verbena.c10d, calls this function for CUDA.
 
     Args:
         devices: the device types of PyTorch for which the backend is registered.
-        communicator_options: keyword arguments of verbena.ops.Communicator(), the same on all ranks. The options apply to
-            groups that connect after this call.
+        communicator_options: keyword arguments of verbena.ops.Communicator(), the same on all ranks. The options apply to groups that
+            connect after this call.
     """
     COMMUNICATOR_OPTIONS.update(communicator_options)
     if not runs_methods():
@@ -42,8 +41,8 @@ def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) ->
 
 
 def _batch_as_block() -> None:
-    """Replaces dist.batch_isend_irecv. PyTorch 2.11 passes the messages of a batch to a Python group one by one, but NCCL must
-    know all messages of the batch before it starts the first message."""
+    """Replaces dist.batch_isend_irecv. PyTorch 2.11 passes the messages of a batch to a Python group one by one, but NCCL must know all
+    messages of the batch before it starts the first message."""
     begin = dist.batch_isend_irecv
     if hasattr(begin, "__wrapped__"):
         return
@@ -72,8 +71,8 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def explain(operation: str | None = None, dtype: Any = torch.float32, length_bytes: int = 0, reduction: Any = None) -> str:
-    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group serves it, and why. The
-    second part lists this process's groups, with the number of calls that Verbena and the fallback group served.
+    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group serves it, and why. The second part
+    lists this process's groups, with the number of calls that Verbena and the fallback group served.
 
     Args:
         operation: the name of one operation, such as "all_reduce", to explain it alone; None for all.
@@ -132,8 +131,8 @@ class VerbenaBackend(Calls, _Backend):
 
 
 class VerbenaGroup(Calls, dist.ProcessGroup):
-    """Verbena as a whole process group, for PyTorch versions that call groups but not backends written in Python. This
-    group serves "cpu:gloo,cuda:verbena", and passes tensors in host memory to a separate Gloo group."""
+    """Verbena as a whole process group, for PyTorch versions that call groups but not backends written in Python. This group serves
+    "cpu:gloo,cuda:verbena", and passes tensors in host memory to a separate Gloo group."""
 
     supports_splitting = False
     supports_coalescing = True

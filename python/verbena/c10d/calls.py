@@ -100,7 +100,7 @@ class Calls:
         return []
 
     def _try(self, step: Callable[[], Any]) -> str:
-        """Runs a step. Returns the reason of its failure, or "" if it succeeded."""
+        """Runs a step. Returns "" if the step succeeds; otherwise returns the reason why the step failed."""
         try:
             step()
         except (verbena.VerbenaError, verbena.LibraryNotFound, BackendUnavailable, OSError, ValueError) as error:
@@ -468,8 +468,8 @@ class Calls:
         """Returns the counts in GPU memory. Caches them, because copying them from the host takes longer than an exchange."""
         if counts not in self._counts:
             if self._lane.is_captured():
-                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once. Run it "
-                                   "once before the capture")
+                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once. Make "
+                                   "this call once before the capture")
             on_host = torch.tensor(counts, dtype=torch.int64, pin_memory=device.type == "cuda")
             self._counts[counts] = on_host.to(device, non_blocking=True)
         self._counts.move_to_end(counts)

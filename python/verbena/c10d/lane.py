@@ -150,8 +150,8 @@ class CudaLane:
 
 
 class HostLane:
-    """A lane for tensors in host memory, which only emulated GPUs accept. run() waits for the end of each call, because
-    PyTorch's own operations on such tensors use no streams."""
+    """A lane for tensors in host memory, which only emulated GPUs accept. run() waits for the end of each call, because PyTorch's own
+    operations on such tensors use no streams."""
 
     is_host = True
 
@@ -235,7 +235,7 @@ class VerbenaWork(Work):
 
 
 class JoinedWork(Work):
-    """Joins several works into one. Without works, it represents a call in a coalescing block; the block's own work then tracks
+    """Joins several works into one. A JoinedWork without works represents a call in a coalescing block; the block's own work then tracks
     the call."""
 
     def __init__(self, works: list[Any], result: list[Any]) -> None:

@@ -12,7 +12,7 @@ _REDUCED = (*_FLOATS, "int32")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Says which calls of one operation Verbena's kernels serve.
+    """A row of the table: an operation, and the calls of this operation that Verbena's kernels serve.
 
     Attributes:
         types: the types that a kernel supports; "any" if the operation only moves bytes; empty if there is no kernel.
@@ -29,7 +29,7 @@ class Row:
 
 _SUMS = ("SUM", "AVG", "MIN", "MAX", "PREMUL_SUM")
 TABLE = {row.operation: row for row in [
-    Row("all_reduce", _REDUCED, _SUMS, how="one kernel; PREMUL_SUM first multiplies, rounding to the tensor's type"),
+    Row("all_reduce", _REDUCED, _SUMS, how="one kernel; PREMUL_SUM first multiplies and rounds to the tensor's type"),
     Row("reduce", _REDUCED, _SUMS, how="an all-reduce; only the root keeps the result"),
     Row("reduce_scatter", _REDUCED, _SUMS),
     Row("all_gather"),

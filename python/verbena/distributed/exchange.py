@@ -77,8 +77,8 @@ class Ranks:
                  timeout: float | None = None) -> None:
         """Connects the ranks. Collective.
 
-        Rank 0 listens on `host` and `port`. Pass both or neither. Arguments that are None come from the environment variables of the
-        launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach rank 0's address, the ranks need a job key
+        Rank 0 listens on `host` and `port`. Pass both arguments, or neither. Arguments that are None come from the environment variables of
+        the launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach rank 0's address, the ranks need a job key
         (VERBENA_JOB_KEY_FILE), or VERBENA_INSECURE=1."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         options = RanksOptions(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)

@@ -1,6 +1,6 @@
 """Computes which ranks form which groups, without communication.
 
-The ranks form a grid. An order string lists its axes, the fastest-varying first, as in Megatron: "tp-cp-ep-dp-pp". A group over
+The ranks form a grid. An order string lists the grid's axes, the fastest-varying first, as in Megatron: "tp-cp-ep-dp-pp". A group over
 some axes contains the ranks that differ only in the coordinates of these axes."""
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class GroupLayout:
         free = [axis for axis, size in self.sizes.items() if size is None]
         known = math.prod(size for size in self.sizes.values() if size is not None)
         if wrong or len(free) > 1:
-            raise ValueError(f"sizes must be at least 1, and at most one may be None: {', '.join(wrong + free)}")
+            raise ValueError(f"sizes must be at least 1, and at most one size may be None: {', '.join(wrong + free)}")
         if world_size % known != 0 or (not free and world_size != known):
             told = " x ".join(f"{axis} {size}" for axis, size in self.sizes.items() if size is not None)
             raise ValueError(f"{world_size} ranks cannot be laid out as {told} = {known}: the product must "
@@ -53,9 +53,9 @@ class GroupLayout:
         return self.sizes[axis] or 1
 
     def list_groups(self, axes: str, slowest_first: str | None = None) -> Groups:
-        """Returns the groups over the named axes, such as "tp" or "tp-dp". Each rank is in exactly one group. Groups are
-        sorted by their coordinates on the axes that are not named. Within a group, the axis that comes first in the grid's order varies
-        fastest. If `slowest_first` is given, the last axis in `slowest_first` varies fastest."""
+        """Returns the groups over the named axes, such as "tp" or "tp-dp". Each rank is in exactly one group. Groups are sorted by their
+        coordinates on the axes that are not named. Within a group, the axis that comes first in the grid's order varies fastest. If
+        `slowest_first` is given, the last axis in `slowest_first` varies fastest."""
         wanted = axes.split("-")
         unknown = set(wanted) - set(self.sizes)
         if unknown:

@@ -39,8 +39,7 @@ _NATIVE_HANDLE_BYTES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Handle:
-    """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
-    data.
+    """The handle by which readers find a queue. Handles are picklable. Use to_bytes() if the receiver must not unpickle untrusted data.
 
     `local_reader_ranks` lists the ranks that were declared to be on the writer's host. `remote_subscribe_addr` is the writer's address, or
     None if all readers were declared to be on the writer's host. Both names are from vLLM's handle."""
@@ -103,7 +102,7 @@ class MessageQueue:
     """One end of a message queue. The constructor creates the writer, and create_from_handle() creates a reader. Then every
     end calls wait_until_ready().
 
-    Timeouts are in seconds; None waits without limit. A call that times out raises TimeoutError. If a peer is dead or has
+    Timeouts are in seconds; with None, a call waits without limit. A call that times out raises TimeoutError. If a peer is dead or has
     shut the queue down, calls raise VerbenaError, which names the peer. Only one thread at a time may use a queue, except that any thread
     may call shutdown() and cancel() at any time."""
 
@@ -166,8 +165,8 @@ class MessageQueue:
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_ADAPTIVE) -> "MessageQueue":
-        """Creates the reader with rank `rank`. To become a reader that has no rank, pass ANY_READER, or a rank that is not in
-        `handle`. Returns before the reader is connected: call wait_until_ready()."""
+        """Creates the reader with rank `rank`. To become a reader that has no rank, pass ANY_READER, or a rank that is not in `handle`.
+        Returns before the reader is connected: call wait_until_ready()."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
         if not has_place:
             raise ValueError(f"rank {rank} is not a reader of this queue; its readers are {list(handle.reader_ranks)}")
@@ -265,7 +264,7 @@ class MessageQueue:
     # -- The writer --
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Writes a picklable object. Its buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A bytes-like
+        """Writes a picklable object. The object's buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A bytes-like
         object arrives as bytes from dequeue(), or as a view from dequeue_view()."""
         if isinstance(obj, bytes):
             return self._enqueue_short(_RAW_HEAD, obj, timeout)
@@ -328,9 +327,8 @@ class MessageQueue:
     # -- A reader --
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
-        """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
-        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. During such a wait the
-        thread sleeps."""
+        """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError. `indefinite` has no
+        effect, because a wait without a timeout always lasts until a message arrives. During such a wait the thread sleeps."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)

@@ -4,7 +4,8 @@ from typing import Any
 
 
 class EventHandle:
-    """A CUDA event that records all work enqueued so far on the current stream. Does nothing without CUDA, for tensors in host memory."""
+    """A CUDA event that records all work enqueued so far on the current stream. Without CUDA, tensors are in host memory, and the handle
+    does nothing."""
 
     def __init__(self) -> None:
         import torch
@@ -19,8 +20,8 @@ class EventHandle:
 
 
 class EventOverlap:
-    """An event, and tensors that stay alive until a stream has waited for the event. As a context manager, makes the current
-    stream wait at the end of the block."""
+    """An event, and tensors that stay alive until a stream has waited for the event. As a context manager, makes the current stream wait at
+    the end of the block."""
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event, self.extra_tensors, self._releases = event, extra_tensors, False
@@ -46,7 +47,7 @@ class EventOverlap:
 
 
 class CommStream:
-    """A separate stream for communication. Without CUDA, for tensors in host memory, there is no separate stream."""
+    """A separate stream for communication. Without CUDA, tensors are in host memory, and there is no separate stream."""
 
     def __init__(self) -> None:
         self._stream: Any = None

@@ -133,8 +133,8 @@ class EngineCollectives:
         return self.is_batch_invariant or tensor.numel() * tensor.element_size() <= self.max_size
 
     def should_custom_ar(self, inp: Any) -> bool:
-        """Returns whether custom_all_reduce() accepts the tensor. The result depends only on type and size, so it is the same on
-        all ranks."""
+        """Returns whether custom_all_reduce() accepts the tensor. The result depends only on type and size, so it is the same on all
+        ranks."""
         return self.takes(inp)
 
     def custom_all_reduce(self, input: Any) -> Any:
@@ -169,8 +169,8 @@ class EngineCollectives:
 
     @property
     def fusion_codec(self) -> str | None:
-        """The codec for quantised sums in fused operators, or None. The operators quantise only tensors of sizes for which quantised
-        sums are faster."""
+        """The codec for quantised sums in fused operators, or None. The operators quantise only tensors of sizes for which quantised sums
+        are faster."""
         regime = self.quick_reduce.regime.lower()
         return regime if regime in CODECS and self.quick_reduce.min_sizes == "measured" else None
 

@@ -163,7 +163,7 @@ class EpDispatchCombineOp:
                              f"{ExpertExchange.find_max_tokens(self.config.world_size)}")
         if list(indices.shape) != [input.shape[0], top_k]:
             raise ValueError(f"indices must have the shape [{input.shape[0]}, {top_k}], not {list(indices.shape)}")
-        # Floor division keeps -1, and ids beyond all experts name no rank.
+        # Floor division keeps -1. The exchange ignores ids beyond the last expert, because they become numbers beyond the last rank.
         ranks = torch.div(indices, self.config.num_experts_per_rank, rounding_mode="floor")
         is_repeated = (ranks.unsqueeze(2) == ranks.unsqueeze(1)).tril(-1).any(2)
         ranks = ranks.masked_fill(is_repeated, -1)

@@ -1,6 +1,6 @@
-"""Decides which all-reduces of an engine are quantised. The settings are the settings of Quick Reduce in AITER and vLLM, under
-Verbena's names. Quantising makes sums faster and less accurate (docs/inference.md). As in Quick Reduce, the first choice is the
-quantised all-reduce if it is allowed and faster, then the exact all-reduce, then the engine's own collective, such as NCCL."""
+"""Decides which all-reduces of an engine are quantised. The settings are the settings of Quick Reduce in AITER and vLLM, under Verbena's
+names. Quantising makes sums faster and less accurate (docs/inference.md). As in Quick Reduce, the first choice is the quantised all-reduce
+if it is allowed and faster, then the exact all-reduce, then the engine's own collective, such as NCCL."""
 import dataclasses
 import os
 import warnings
@@ -54,8 +54,8 @@ class QuickReduce:
                    settings.read_choice("VERBENA_QUICK_REDUCE_MIN_SIZES", environment))
 
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
-        """Returns (codec, whether to use this codec regardless of measurements), or None for the exact all-reduce. `dtype` is the
-        type's name without "torch."."""
+        """Returns (codec, whether to use this codec regardless of measurements), or None for the exact all-reduce. `dtype` is the type's
+        name without "torch."."""
         if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.max_bytes:
             return None
         if self.min_sizes == "measured":

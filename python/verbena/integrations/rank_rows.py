@@ -1,4 +1,4 @@
-"""Sends each row at most once to each rank, and adds the rows that come back, over verbena.moe. The interfaces of DeepEP use this
+"""Uses verbena.moe to send each row at most once to each rank, and to add the rows that come back. The interfaces of DeepEP use this
 module for high-throughput calls.
 
 The underlying exchange treats each rank as one expert. The rows that a rank receives are therefore a single group of Grouping.RAGGED:
@@ -20,7 +20,7 @@ _PARTS = 3            # number of bfloat16 values whose sum is a float32
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """The received rows, and the data needed to send rows of the same layout back and add them."""
+    """The received rows, and the data that is needed to send back and add rows of the same layout."""
     rows: Any        # [rows, elements]; rows after the received rows are not written
     words: Any       # int32 [rows, words]: data that arrived with each row; or None
     sources: Any     # int32 [rows]: source rank * max_tokens + index among the source's rows; -1 after the received rows
@@ -45,9 +45,8 @@ class RankRows:
     """Moves rows between the ranks of a context. Creating a RankRows is collective. The first call with a new shape allocates memory and is
     collective.
 
-    If the ranks are on several hosts, each host adds its rows of a token in rank order. The token's rank then adds the sums of all
-    hosts, in the order of hosts. Other hosts round their sums before they send them; the token's rank does not round the sum of its own
-    host."""
+    If the ranks are on several hosts, each host adds its rows of a token in rank order. The token's rank then adds the sums of all hosts,
+    in the order of hosts. Other hosts round their sums before they send them; the token's rank does not round the sum of its own host."""
 
     def __init__(self, context: SymmetricContext) -> None:
         self._context, self.hosts = context, find_hosts(context)  # the host of each rank

@@ -87,8 +87,8 @@ def _as_device(device: Any) -> Any:
 
 
 def register() -> None:
-    """Entry point in vLLM's group vllm.general_plugins. Every process of an engine calls this function, and some processes
-    call it several times. Does nothing unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
+    """Entry point in vLLM's group vllm.general_plugins. Every process of an engine calls this function, and some processes call it several
+    times. Does nothing unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
     switch_on_if_asked("vllm", switch_on)
     switch_on_experts_if_asked("vllm", vllm_experts.switch_on)
 

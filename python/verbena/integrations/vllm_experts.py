@@ -105,9 +105,10 @@ def _make_class() -> Any:
     class VerbenaPrepareAndFinalize(kernel.FusedMoEPrepareAndFinalizeModular):  # type: ignore[misc]
         """vLLM's steps before and after the experts. Calls allocate only their results and do not synchronise with the GPU.
 
-        In the Standard format, rows are quantised as in vLLM's own all-gather, and received rows are sorted by source rank, [ranks * max
-        tokens, hidden]. Rows without a token get the id of another rank's expert, so the expert kernels skip them. In the BatchedExperts
-        format, received rows are grouped by expert, and the dispatch casts them to e4m3 if the weights are quantised in blocks."""
+        In the Standard format, rows are quantised as in vLLM's own all-gather, and received rows are sorted by source rank and have the
+        shape [ranks * max tokens, hidden]. Rows without a token get the id of another rank's expert, so the expert kernels skip them. In
+        the BatchedExperts format, received rows are grouped by expert, and the dispatch casts them to e4m3 if the weights are quantised in
+        blocks."""
 
         def __init__(self, exchanges: list[list[ExpertExchange]], rank: int, is_batched: bool, quant_config: Any, routing_tables: Any) -> None:
             super().__init__()

@@ -67,8 +67,7 @@ class Choice:
 
 
 def find_data_type(tensor: Any) -> DataType | None:
-    """Returns the DataType of a tensor, or None if no kernel can reduce this type. Operations that only move data accept
-    every type."""
+    """Returns the DataType of a tensor, or None if no kernel can reduce this type. Operations that only move data accept every type."""
     return _find_by_type(tensor.dtype)
 
 
@@ -164,7 +163,7 @@ def need_type(tensor: Any) -> DataType:
 
 def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
     """Returns the tensor if it has the given shape and type; otherwise raises an error. If `dtype` is None, any type is accepted. Kernels
-    trust shape and type, and would write beyond the end of a smaller tensor."""
+    do not check shape and type, and would write beyond the end of a tensor that is too small."""
     if dtype is not None and tensor.dtype != dtype:
         raise TypeError(f"the tensor must be of type {dtype}, not {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():

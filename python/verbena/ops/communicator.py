@@ -21,9 +21,9 @@ class Communicator(FusedCalls):
     Ranks: all members make the same calls in the same order. Creating, resetting and freeing a communicator is collective over the context.
     Ranks that are not members of the team make only these three calls.
 
-    Streams: a call enqueues a kernel on the current stream of the tensor's GPU and returns without synchronising. It may be
-    captured in a CUDA graph. A communicator serves one stream at a time. If several streams run at the same time, use a separate
-    communicator for each stream. Threads: only one thread at a time may use a communicator.
+    Streams: a call enqueues a kernel on the current stream of the tensor's GPU and returns without synchronising. Calls may be captured in
+    a CUDA graph. A communicator serves one stream at a time. If several streams run at the same time, use a separate communicator for each
+    stream. Threads: only one thread at a time may use a communicator.
 
     Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does not make a call within VERBENA_SYMM_TIMEOUT_MS,
     the outputs on the other ranks are filled with 0xff bytes, and check_error() and every later call raise VerbenaError until all ranks
@@ -119,8 +119,8 @@ class Communicator(FusedCalls):
         self._dropped_group = None
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
-        """Returns the algorithm that the library would choose for bfloat16 tensors. For tensors of other types,
-        the library uses BULK_TWO_SHOT if this method returns Algorithm.LOSSLESS.
+        """Returns the algorithm that the library would choose for bfloat16 tensors. For tensors of other types, the library uses
+        BULK_TWO_SHOT if this method returns Algorithm.LOSSLESS.
 
         Args:
             operation: the name of the method, such as "all_reduce".
@@ -163,8 +163,8 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: a tensor whose size along `dim` is a multiple of the number of ranks; same shape and type on all ranks.
-            dim: the dimension along which the result is split. It has no default, because engines and torch.distributed have different
-                defaults.
+            dim: the dimension along which the result is split. This argument has no default, because engines and torch.distributed have
+                different defaults.
             reduction: the same as for all_reduce().
             op: the same as `reduction`, under the name that torch.distributed uses.
             out: the tensor that receives this rank's part; None for a new tensor.
@@ -183,8 +183,8 @@ class Communicator(FusedCalls):
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
-        """Overwrites the tensor of every rank with the tensor of rank `root`, and returns the overwritten tensor. The
-        tensor must be contiguous, and must have the same shape and type on all ranks."""
+        """Overwrites the tensor of every rank with the tensor of rank `root`, and returns the overwritten tensor. The tensor must be
+        contiguous, and must have the same shape and type on all ranks."""
         expect_like(tensor, tensor.shape)
         self._call("ops_broadcast", tensor, tensor, tensor.numel() * tensor.element_size(), root, choice=choice)
         return tensor

@@ -35,8 +35,8 @@ class Normed:
         residual: the sum of input and residual, in the input's shape and type.
         quantised: the quantised rows, one byte per element; None without quantisation.
         scales: the scales of `quantised`; None without quantisation.
-        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None without an all-reduce, or
-            if `output` has overwritten the sum.
+        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None without an all-reduce, or if
+            `output` has overwritten the sum.
     """
     output: Any = None
     residual: Any = None
@@ -116,8 +116,8 @@ class FusedCalls(OpsPart):
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                             codec: str | None = None, choice: Choice | None = None) -> Normed:
-        """Sums the ranks' tensors, then normalises the rows of the sum. The result has the same bits as all_reduce()
-        followed by rms_norm(). For tensors up to 1 MiB, or up to 8 MiB between two ranks, one kernel computes the sum and the norm.
+        """Sums the ranks' tensors, then normalises the rows of the sum. The result has the same bits as all_reduce() followed by
+        rms_norm(). For tensors up to 1 MiB, or up to 8 MiB between two ranks, one kernel computes the sum and the norm.
 
         Args:
             tensor: rows [..., hidden]; same shape and type on all ranks.

@@ -24,9 +24,9 @@ _VERSION = 2  # version of the pass's behaviour, for the compiler's cache
 
 @dataclasses.dataclass(frozen=True)
 class _NormRule:
-    """Maps the arguments of a norm operator to the arguments of verbena.all_reduce_rms_norm. Arguments in `ignored` do not change
-    the result. Arguments that the rule does not name must have their default values. The norm operator returns (output, residual), or only
-    the output."""
+    """Maps the arguments of a norm operator to the arguments of verbena.all_reduce_rms_norm. Arguments in `ignored` do not change the
+    result. Arguments that the rule does not name must have their default values. The norm operator returns (output, residual), or only the
+    output."""
     x: str
     residual: str | None
     options: tuple[str, ...] = ()  # arguments that are passed on by name

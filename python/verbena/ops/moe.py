@@ -39,7 +39,7 @@ class Phase(enum.IntEnum):
 
 
 class Grouping(enum.IntEnum):
-    """How the received rows are grouped."""
+    """The grouping of the received rows."""
     RANK = 0    # [ranks, max_tokens, ...]: each received row once
     EXPERT = 1  # [experts of a rank, ranks * max_tokens, ...]: each received row once for each of the row's experts on this rank
     RAGGED = 2  # [rows, ...]: the groups of EXPERT one after the other; each group begins at a multiple of `alignment` rows
@@ -59,7 +59,7 @@ class Dispatched:
     weights: Any  # float32 [ranks, max_tokens, top_k]; 0 where the id is -1
     tokens: int   # number of this rank's tokens
     grouping: Grouping = Grouping.RANK
-    # The following are None unless rows are grouped by expert.
+    # The following fields are None unless rows are grouped by expert.
     places: Any = None         # int32 [ranks, max_tokens, top_k]: index of the id's row among the rows of all groups; -1: none
     expert_counts: Any = None  # int32 [experts of a rank]: number of rows in each group
     expert_begins: Any = None  # int32 [experts of a rank]: the first row of each group
@@ -268,7 +268,7 @@ class ExpertExchange(CollectivePart):
         any routing needs. If `handle` is None, creates a new handle."""
         import torch
         if self.ranks == 0:
-            self._read_layout()  # raises
+            self._read_layout()  # raises an error, because this rank is not a member
         if rows is None:
             rows = int(self._ops.moe_max_rows(ctypes.byref(self._options), self.ranks, grouping, alignment))
             if rows == 0:

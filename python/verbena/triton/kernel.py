@@ -141,7 +141,7 @@ def _telling_what_is_unreadable() -> Iterator[None]:
     except ValueError as error:
         if "Failed to parse library" not in str(error):
             raise
-        hints = [f"{row.vendor.hint}: set {row.vendor.variable} to its folder" for row in BACKENDS.values() if row.vendor.hint]
+        hints = [f"{row.vendor.hint}: set {row.vendor.variable} to this library's folder" for row in BACKENDS.values() if row.vendor.hint]
         raise BackendUnavailable(f"{error}. The file was written by a newer LLVM than the LLVM of Triton {triton.__version__}. "
                                  f"{'. '.join(hints)}") from None
 

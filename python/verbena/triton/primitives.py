@@ -89,7 +89,8 @@ def symm_team_lsa(ctx_ptr: Any, peer: Any, backend: Any = BACKEND_DEFAULT, _sema
 
 @_primitive(_i32, _i64)
 def symm_barrier(ctx_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Waits until the program with the same index has made this call on all ranks. Afterwards, the puts of all members are complete."""
+    """Waits until the program with the same index has made this call on all ranks. After the barrier, all members' earlier puts are
+    complete."""
 
 
 @_primitive(_i32, _i64, _program)
@@ -184,8 +185,8 @@ def symm_get(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size
 @_primitive(_i32, _i64, _i64, _i64, _i32, _size, _i32, _i32)
 def symm_put_async_by(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, dest_rank: Any, queue: Any,
                       backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Like symm_put_async(), but uses queue number `queue` modulo the number of queues for puts. Pass -1 to use the program's own queue.
-    Operations on the same peer that use the same queue take effect in order."""
+    """Like symm_put_async(), but the put goes through queue number `queue` modulo the backend's number of queues. Pass -1 to use the
+    program's own queue. Operations on the same peer that use the same queue take effect in order."""
 
 
 @core.extern
@@ -290,9 +291,8 @@ def symm_wait_until_all(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, valu
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i64, _i64)
 def symm_wait_until_any(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, value: Any, skipped_ptr: Any = 0,
                         backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Waits until one of `count` contiguous words satisfies the comparison with `value`. Returns the word's index, or a negative
-    status. `skipped_ptr` is 0 or the address of `count` int32 values, one for each word; the call skips words whose value is
-    not 0."""
+    """Waits until one of `count` contiguous words satisfies the comparison with `value`. Returns the word's index, or a negative status.
+    `skipped_ptr` is 0 or the address of `count` int32 values, one for each word; the call skips words whose value is not 0."""
 
 
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i32, _i32)

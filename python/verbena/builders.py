@@ -23,7 +23,7 @@ class SymmContextBuilder(abc.ABC):
         """Creates a builder. Not collective.
 
         Args:
-            comm: a process group of torch.distributed or a TorchComms communicator. It must outlive the builder.
+            comm: a process group of torch.distributed or a TorchComms communicator, which must outlive the builder.
             heap_bytes: maximum size of all windows together, in bytes. Only the backends nccl, ncclx and nvshmem use this limit.
         """
         self._communicator: Communicator = adapt(comm)

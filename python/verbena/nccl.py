@@ -148,7 +148,8 @@ def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buff
     if (context.rank, context.size) != (rank, world_size):
         places = (f"the arguments say rank {rank} of {world_size}, but this process is rank {context.rank} of {context.size} in the "
                   "communicator. Pass the communicator's rank and size")
-        # The arguments of the other ranks may be valid, so those ranks do not call close(). After abort(), close() does not wait for them.
+        # The arguments of the other ranks may be valid, so those ranks do not call close(). After abort(), close() does not wait for other
+        # ranks.
         context.abort()
         context.close()
         raise ValueError(places)

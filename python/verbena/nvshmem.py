@@ -102,7 +102,8 @@ class NVSHMEMSymmContextBuilder(SymmContextBuilder):
         context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
         places = (ranks.rank, ranks.size), (context.rank, context.size)
         if places[0] != places[1]:
-            # The ranks of other processes may agree, so those processes do not call close(). After abort(), close() does not wait for them.
+            # The ranks of other processes may agree, so those processes do not call close(). After abort(), close() does not wait for
+            # other processes.
             context.abort()
             context.close()
             raise ValueError("rank {} of {} in the communicator is PE {} of {} in NVSHMEM. NVSHMEM and the communicator must have the same "

@@ -500,8 +500,8 @@ class Calls:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[list[Any]]:
-        """Coalesces the messages of the `with` block if PyTorch does not do so. Yields a list,
-        to which the works of these messages are added."""
+        """Coalesces the messages of the `with` block if PyTorch does not coalesce them. Yields a list, to which the works of these messages
+        are added."""
         works: list[Any] = []
         self._is_batch = True
         try:

@@ -49,7 +49,7 @@ class Mark:
 
 
 class CudaLane:
-    """Runs a group's calls one after the other, as its communicator requires.
+    """Runs a group's calls one after the other, as the group's communicator requires.
 
     A call with async_op=True runs on the group's own stream, after all earlier work of the caller's stream. All other calls,
     and all calls captured into a graph, run on the caller's stream. run() does not wait for the GPU."""

@@ -62,9 +62,9 @@ class MessageView:
     """A view of a message in the queue's own memory, without a copy. `buffer` is valid until release() is called or the `with` block ends.
     Until then the writer does not overwrite the message.
 
-    Before release(), delete every object made from the buffer, such as a slice or a NumPy array; otherwise release() raises
-    BufferError. If a `with` block ends with an exception whose traceback still refers to the buffer, or if a view is dropped without
-    release(), the queue releases the message later, in the queue's first call after the last reference is gone."""
+    Before release(), delete every object made from the buffer, such as a slice or a NumPy array; otherwise release() raises BufferError. A
+    `with` block cannot release the message if the block ends with an exception whose traceback still refers to the buffer. In this case, or
+    if a view is dropped without release(), the queue's first call after the last reference is gone releases the message."""
 
     def __init__(self, queue: "MessageQueue", message: QueueMessage, skip_bytes: int) -> None:
         self._queue = queue

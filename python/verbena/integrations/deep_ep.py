@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
 
 class Config:
-    """DeepEP's tuning parameters. Only num_sms has an effect. It limits the number of blocks of a call."""
+    """DeepEP's tuning parameters. Only num_sms has an effect: it limits the number of blocks of a call."""
 
     def __init__(self, num_sms: int = 20, *_: int) -> None:
         self.num_sms = num_sms
@@ -233,9 +233,13 @@ class Buffer:
 
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Any = None, async_finish: bool = False,
                             allocate_on_comm_stream: bool = False) -> Any:
-        """Returns the number of tokens for each rank (int32 [ranks]); the number of tokens for each host (int32 [hosts]), None if there is
-        one host; the number of tokens for each expert (int32 [experts]); whether each token goes to each rank (bool [tokens, ranks]); and
-        the event."""
+        """Counts the tokens for each rank, host and expert. Returns a tuple:
+
+        * int32 [ranks]: the number of tokens for each rank
+        * int32 [hosts]: the number of tokens for each host; None if there is one host
+        * int32 [experts]: the number of tokens for each expert
+        * bool [tokens, ranks]: whether each token goes to each rank
+        * the event"""
         def count() -> tuple[Any, list[Any]]:
             per_rank, per_expert, last = count_routing(topk_idx, num_experts, self.group_size)
             per_host = None if self._rows.num_hosts == 1 else _count_for_hosts(last >= 0, self._rows.hosts)
@@ -250,9 +254,14 @@ class Buffer:
         """Sends each row of `x` [tokens, hidden] to the ranks that `is_token_in_rank` names. `x` may be a pair (rows, scales).
         get_dispatch_layout() returns `is_token_in_rank` and the counts.
 
-        Returns: the received rows, sorted by source rank and token; for each row, the ids of this rank's experts among `topk_idx` (int64;
-        -1 for an expert of another rank); their weights, 0 where the id is -1; a list with the number of rows for each expert of this rank,
-        rounded up to `expert_alignment`; the handle; and the event.
+        Returns a tuple:
+
+        * the received rows, sorted by source rank and token; a pair (rows, scales) if `x` is a pair
+        * int64 [rows, top_k]: the ids of this rank's experts among each row's `topk_idx`; -1 for an expert of another rank
+        * float32 [rows, top_k]: the weights of these experts; 0 where the id is -1
+        * a list with the number of rows for each expert of this rank, rounded up to a multiple of `expert_alignment`
+        * the handle
+        * the event
 
         If `num_worst_tokens` is given, the result has this number of rows, the list is empty, and the host does not wait for the GPU.
         `num_worst_tokens` must be the same on all ranks, and at least the number of ranks times the largest number of tokens of a rank.
@@ -385,11 +394,18 @@ class Buffer:
                              return_recv_hook: bool = False) -> tuple[Any, Any, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
         """Sends BF16 rows `x` [tokens, hidden] to the ranks of their experts `topk_idx` (int64 [tokens, top_k]; -1 for no expert).
 
-        Returns: the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert (with FP8, a pair of e4m3 rows and
-        column-major scales); the number of rows for each expert (int32); the handle; the event; and a hook. With return_recv_hook the hook
-        is a function that receives the rows: the rows are not valid before the hook is called, and no kernel of the dispatch runs between
-        the sending kernel and the hook. Do not change `x` and `topk_idx` before the hook has run, because the hook reads this rank's own
-        rows and ids. Without return_recv_hook the hook is None. dispatch_wait_recv_cost_stats is not written."""
+        Returns a tuple:
+
+        * the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert; with FP8, a pair of e4m3 rows and
+          column-major scales
+        * int32 [experts of this rank]: the number of rows for each expert
+        * the handle
+        * the event
+        * with return_recv_hook, a hook; otherwise None
+
+        The hook is a function that receives the rows. The rows are not valid before the hook is called, and no kernel of the dispatch runs
+        between the sending kernel and the hook. Do not change `x` and `topk_idx` before the hook has run, because the hook reads this
+        rank's own rows and ids. dispatch_wait_recv_cost_stats is not written."""
         exchange = self._next_exchange(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
         cast = None if not use_fp8 else "fp8_block_exponent" if use_ue8m0 else "fp8_block_power" if round_scale else "fp8_block"
         call = functools.partial(exchange.dispatch, x, topk_idx, cast=cast, grouping=Grouping.EXPERT, column_scales=use_fp8)

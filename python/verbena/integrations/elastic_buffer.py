@@ -129,10 +129,16 @@ class ElasticBuffer:
         """Sends each row of `x` [tokens, hidden] to the ranks of its experts `topk_idx` (-1 for no expert). `x` may be a pair (rows,
         scales).
 
-        Returns: the received rows (with do_expand, one row for each expert, grouped by expert); the ids of this rank's experts (-1 for an
-        expert of another rank; None with do_expand); the weights; the handle; and the event. Without do_cpu_sync, the number of rows is the
-        maximum that any routing needs, and rows after the received rows are not written. A dispatch with a `handle` never uses
-        do_cpu_sync."""
+        Returns a tuple:
+
+        * the received rows; with do_expand, one row for each expert, grouped by expert; a pair (rows, scales) if `x` is a pair
+        * the ids of this rank's experts; -1 for an expert of another rank; None with do_expand
+        * the weights
+        * the handle
+        * the event
+
+        Without do_cpu_sync, the number of rows is the maximum that any routing needs, and rows after the received rows are not written. A
+        dispatch with a `handle` never uses do_cpu_sync."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is not None and (topk_idx is not None or do_cpu_sync or handle.do_expand != do_expand):
             raise ValueError("with a handle, pass neither topk_idx nor do_cpu_sync, and pass the do_expand of the dispatch that returned the handle")

@@ -31,8 +31,8 @@ _numbers = itertools.count()
 
 
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str = SWITCH, what: str = "collectives") -> None:
-    """Calls switch_on() if the variable `switch` is 1. Entry points call this function. An exception would end the server, so
-    this function issues a warning instead, and an engine without the expected hooks keeps its own functions."""
+    """Calls switch_on() if the variable `switch` is 1. Entry points call this function. An exception would end the server. So if the engine
+    lacks the expected hooks, this function issues a warning instead, and the engine keeps its own functions."""
     settings.warn_about_unknown_names()
     if not settings.read_flag(switch):
         return

@@ -139,9 +139,15 @@ class EpDispatchCombineOp:
                  warp_per_block: int = -1) -> tuple[Any, Any, Any, Any, Any]:
         """Sends the rows `input` [tokens, elements] to the ranks of their experts `indices` (int32 or int64 [tokens, top_k]).
 
-        Returns five tensors. The first four have ranks * max tokens rows: the received rows; their weights (float32; None if `weights` is
-        None); their scales (None if `scales` is None); and the ids of their experts on all ranks (int32). The fifth is the number of
-        received rows, int32 [1]. Rows after this number are not valid, and their ids are -1."""
+        Returns five tensors. The first four tensors have ranks * max tokens rows:
+
+        * the received rows
+        * float32: the weights of the rows; None if `weights` is None
+        * the scales of the rows; None if `scales` is None
+        * int32: the ids of each row's experts on all ranks
+        * int32 [1]: the number of received rows
+
+        Rows after the received rows are not valid, and the ids of these rows are -1."""
         flight = self._dispatch(input, weights, scales, indices, Phase.BOTH)
         self._unpack(flight)
         return flight.results

@@ -84,8 +84,11 @@ class RankRows:
         return self._exchanges[key]
 
     def exchange_counts(self, per_expert: Any, per_rank: Any, tokens: int) -> tuple[Any, Any, Any]:
-        """Returns three tensors: the number of rows for each expert of this rank (int32 [experts of a rank]); a matrix whose element [i, r]
-        is the number of rows that rank i sends to rank r; and the number of tokens of each rank."""
+        """Returns three tensors:
+
+        * int32 [experts of a rank]: the number of rows for each expert of this rank
+        * a matrix; element [i, r] is the number of rows that rank i sends to rank r
+        * the number of tokens of each rank"""
         import torch
         ranks, local = self.ranks, per_expert.numel() // self.ranks
         width = -(-(local + ranks + 1) // 4) * 4
@@ -140,7 +143,7 @@ class RankRows:
     def add_slots(self, rows: Any, slots: Any, experts: int, alignment: int, bias: Sequence[Any], max_tokens: int, blocks: int = 0) -> Any:
         """Computes the same sum as add(), but over the rows of experts instead of ranks. Each rank has `experts` experts. `slots` [tokens,
         slots] lists the experts of each token, in the order in which their rows are added. `rows` are grouped by expert, as with
-        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank. For ranks of one host only."""
+        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank. Supports only ranks on one host."""
         import torch
         tokens, count = slots.shape[0], len(bias)
         exchange = self._find(rows.shape[1], self.ranks * (experts + count), slots.shape[1] + count, max_tokens)
@@ -171,9 +174,11 @@ class RankRows:
 
 
 def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any, Any]:
-    """Returns three tensors: the number of tokens for each rank (int32 [ranks]); the number of tokens for each expert (int32
-    [experts]); and, for each token and rank, the last slot of the token that selects an expert on that rank, or -1 if no slot does
-    ([tokens, ranks])."""
+    """Returns three tensors:
+
+    * int32 [ranks]: the number of tokens for each rank
+    * int32 [experts]: the number of tokens for each expert
+    * [tokens, ranks]: the last of the token's slots that selects an expert on the rank; -1 if no slot does"""
     import torch
     is_valid = (topk_idx >= 0) & (topk_idx < num_experts)
     rank_of = torch.where(is_valid, topk_idx // (num_experts // ranks), -1)

@@ -26,7 +26,7 @@ class Communicator(FusedCalls):
     stream. Threads: only one thread at a time may use a communicator.
 
     Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does not make a call within VERBENA_SYMM_TIMEOUT_MS,
-    the outputs on the other ranks are filled with 0xff bytes, and check_error() and every later call raise VerbenaError until all ranks
+    the outputs on the other ranks are filled with 0xff bytes. Then check_error() and every later call raise VerbenaError until all ranks
     call reset()."""
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,

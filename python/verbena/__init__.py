@@ -1,4 +1,4 @@
-"""Symmetric memory between GPUs: the contexts, windows, teams and workspaces of libverbena.so.
+"""Symmetric memory between GPUs: the contexts, windows, teams and workspaces of libverbena.so. docs/words.md explains these words.
 
 The module verbena.triton has the primitives (symm_*) for Triton kernels. `verbena` exports the same names, and imports Triton when one of
 these names is first used."""

@@ -44,9 +44,9 @@ class SymmContextBuilder(abc.ABC):
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MAX_SIGNALS * SIGNAL_BYTES) -> int:
-        """Returns the address of the device context. Kernels that use `buffer` take this address as ctx_ptr. The buffer is a tensor in a
-        window of the context, or in memory of the application if the backend supports such buffers. The first call of build() is
-        collective. Later calls are collective only if the buffer is in memory of the application."""
+        """Returns the address of the device context, a SymmContext in GPU memory. Kernels that use `buffer` take this address as ctx_ptr.
+        The buffer is a tensor in a window of the context, or in memory of the application if the backend supports such buffers. The first
+        call of build() is collective. Later calls are collective only if the buffer is in memory of the application."""
         check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
         if self._context is None:

@@ -71,8 +71,8 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def explain(operation: str | None = None, dtype: Any = torch.float32, length_bytes: int = 0, reduction: Any = None) -> str:
-    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group serves it, and why. The second part
-    lists this process's groups, with the number of calls that Verbena and the fallback group served.
+    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group (NCCL or Gloo) serves it, and why. The
+    second part lists this process's groups, with the number of calls that Verbena and the fallback group served.
 
     Args:
         operation: the name of one operation, such as "all_reduce", to explain it alone; None for all.

@@ -1,4 +1,4 @@
-"""Runs PyTorch's collectives on a communicator, or on the fallback group."""
+"""Runs PyTorch's collectives on a communicator, or on the fallback group (NCCL, or Gloo without GPUs)."""
 import collections
 import contextlib
 import datetime

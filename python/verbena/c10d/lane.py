@@ -1,4 +1,4 @@
-"""Orders a group's calls on a GPU, and provides the Work handles that PyTorch returns to its users."""
+"""Lanes, which run a group's calls one after the other on a GPU, and the Work handles that PyTorch returns to its users."""
 import ctypes
 import datetime
 import time

@@ -1,4 +1,4 @@
-"""The table by which a group chooses between Verbena's kernels and its fallback group.
+"""The table by which a group chooses between Verbena's kernels and its fallback group (NCCL, or Gloo without GPUs).
 
 A choice depends only on values that are the same on all ranks: operation, type, reduction and size."""
 import dataclasses

@@ -76,9 +76,9 @@ class GroupLayout:
 
 
 def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: int = 1, dcp: int = 1) -> dict[str, Groups]:
-    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. An EP group contains all ranks along DP, PCP and
-    TP at one pipeline stage. DCP groups are parts of a TP group or, if PCP > 1, parts of a group along PCP and TP, in which PCP varies
-    fastest."""
+    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. PCP and DCP are prefill and decode context
+    parallelism. An EP group contains all ranks along DP, PCP and TP at one pipeline stage. DCP groups are parts of a TP group or, if PCP >
+    1, parts of a group along PCP and TP, in which PCP varies fastest."""
     layout = GroupLayout(world_size, ENGINE_ORDER, {"tp": tp, "pcp": pcp, "pp": pp, "dp": dp, "edp": None})
     if (tp * pcp if pcp > 1 else tp) % dcp != 0:
         raise ValueError(f"the size of decode context groups, dcp {dcp}, does not divide tp {tp} x pcp {pcp}")

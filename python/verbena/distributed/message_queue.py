@@ -119,7 +119,7 @@ class MessageQueue:
             n_local_reader: number of readers that the caller declares to be on this host. The queue itself detects which readers are on
                 this host. But if all readers are declared to be on this host, the queue accepts connections from this host only.
             connect_ip: an address of this host that readers on other hosts can reach.
-            enable_shm_tensor_arena: has no effect, because buffers go through the ring and need no separate memory.
+            enable_shm_tensor_arena: has no effect, because buffers are sent through the queue's own memory.
             spin_us: how long a wait spins before it sleeps, in microseconds. With SPIN_FOREVER, a wait never sleeps. With SPIN_ADAPTIVE, a
                 reader whose messages arrive at regular intervals sleeps until shortly before the next message is expected, and spins until
                 shortly after; all other waits spin for 20 us.
@@ -253,7 +253,7 @@ class MessageQueue:
         return bool(self._library.queue_is_local(self._queue))
 
     def pin(self) -> None:
-        """Pins the ring's memory, so that the current GPU can copy to and from messages directly."""
+        """Pins the queue's memory, so that the current GPU can copy to and from messages directly."""
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
@@ -305,9 +305,8 @@ class MessageQueue:
 
     @contextlib.contextmanager
     def acquire_write(self, timeout: float | None = None, length: int | None = None) -> Iterator[memoryview]:
-        """Yields the next chunk of the ring for the `with` block to fill in place. At the end of the block the first `length`
-        bytes, by default the whole chunk, become a message for acquire_read(). If the block raises an exception, nothing is
-        sent."""
+        """Yields the next chunk of the queue's memory for the `with` block to fill in place. At the end of the block the first `length`
+        bytes, by default the whole chunk, become a message for acquire_read(). If the block raises an exception, nothing is sent."""
         address = ctypes.c_void_p()
         self._wait(self._library.queue_reserve, (), (ctypes.byref(address),), timeout, None)
         count = self._chunk_bytes if length is None else length

@@ -354,8 +354,8 @@ class Buffer:
     def _expect_single_ranks(self) -> None:
         if 1 < self._rows.num_hosts < self.group_size:
             raise NotImplementedError(
-                f"a rank of the {self._rows.num_hosts} hosts cannot be left out alone, because the rows of its counterparts on other hosts travel "
-                "through it. Pass enable_shrink=False, or have one rank on each host")
+                f"a single rank of the {self._rows.num_hosts} hosts cannot be excluded, because each rank also forwards rows from other "
+                "hosts to the ranks of its host. Pass enable_shrink=False, or have one rank on each host")
 
     def _list_exchanges(self) -> list[ExpertExchange]:
         return [exchange for pair in self._exchanges.values() for exchange in pair]

@@ -183,7 +183,7 @@ class ElasticBuffer:
             rows, *listed = torch.cat([from_ranks[-1:], aligned]).tolist()
             self._rows.check_error()
             expanded = sum(listed)
-        # combine() adds a token's rows in the order of the ranks' last slots.
+        # combine() adds a token's rows in the order of each rank's last entry in the token's top-k list.
         places, order = last.sort(1)
         sent = self._rows.send(data, torch.where(places >= 0, order, -1).int(), words, rows, max_tokens, num_sms)
         number = (last >= 0).cumsum(0) - 1
@@ -243,8 +243,9 @@ class ElasticBuffer:
         combined row is the sum of the token's BF16 rows of `x`, without weights. `x` has the layout of the rows that the dispatch returned.
 
         Each rank adds its rows of a token in top-k order and rounds the sum. The token's rank then adds these sums to the biases, in the
-        order of the ranks' last slots. Without allow_multiple_reduction, the token's rank adds all rows, without intermediate rounding.
-        On several hosts, the ranks' sums are added as RankRows describes, and the biases are added to the rounded sum."""
+        order of each rank's last entry in the token's top-k list. Without allow_multiple_reduction, the token's rank adds all rows, without
+        intermediate rounding. On several hosts, the ranks' sums are added as RankRows describes, and the biases are added to the rounded
+        sum."""
         import torch
         biases = list_biases(bias)
         blocks = num_sms or handle.num_sms

@@ -178,7 +178,7 @@ def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any
 
     * int32 [ranks]: the number of tokens for each rank
     * int32 [experts]: the number of tokens for each expert
-    * [tokens, ranks]: the last of the token's slots that selects an expert on the rank; -1 if no slot does"""
+    * [tokens, ranks]: the last entry of the token's top-k list that is an expert of the rank; -1 if there is none"""
     import torch
     is_valid = (topk_idx >= 0) & (topk_idx < num_experts)
     rank_of = torch.where(is_valid, topk_idx // (num_experts // ranks), -1)

@@ -207,7 +207,8 @@ std::string format_parameters_python() {
       "\"\"\"The settings of all components. Generated from plugin/settings by verbena-parameters-page "
       "--python.\"\"\"\n"
       "\n"
-      "# The settings that this package reads: the aliases of each, its default, and the words of a choice.\n"
+      "# For each setting that this package reads: its aliases, its default, and the values that it "
+      "accepts.\n"
       "SETTINGS: dict[str, tuple[list[str], str, list[str]]] = {\n";
   const auto list_words = [](std::string words, char separator) {
     if (words.empty()) return std::string("[]");
@@ -220,13 +221,13 @@ std::string format_parameters_python() {
             show_value(setting, PythonSettings()) + "\", " +
             list_words(setting.kind == SettingKind::kChoice ? setting.words : "", '|') + "),\n";
   }
-  page += "}\n\n# What other components read.\nOTHERS = (\n";
+  page += "}\n\n# The settings that only other components read.\nOTHERS = (\n";
   const auto add_names = [&page](const Setting& setting) {
     page += "    \"" + std::string(setting.name) + "\",\n";
   };
   for (const auto& setting : list_parameter_settings()) add_names(setting);
   for (const auto& setting : kSoftverbs) add_names(setting);
-  page += ")\n\n# What the names of settings begin with.\nPREFIXES = (\n";
+  page += ")\n\n# The prefixes of the settings' names.\nPREFIXES = (\n";
   for (const std::string_view prefix : kNamePrefixes) page += "    \"" + std::string(prefix) + "\",\n";
   return page + ")\n";
 }

@@ -29,8 +29,8 @@ class PacketCalls {
   // Writes the sum of all ranks' `input` to `output`. When the call returns, the threads of the group may
   // read this block's part of the output, and change this block's part of the input.
   // @param input  memory of this GPU
-  // @param output  memory of this GPU; either `input` itself, or memory that does not overlap `input`. Neither
-  //                tensor needs alignment
+  // @param output  memory of this GPU; either `input` itself, or memory that does not overlap `input`.
+  //                Neither tensor needs alignment
   // @param count  number of elements of T: float, Half, Bfloat16, E4m3 or int32_t
   // @tparam kRanks  size of the team, at most 16, if known at compile time; otherwise 0
   template <int kRanks = 0, typename T, typename Group = BlockGroup>

@@ -35,8 +35,8 @@ enum class RowQuantisation : uint32_t {
   kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
-// The memory of the quantised rows. A block is a group of elements that share a scale. The scale of block b of
-// row r is element r * scale_row_stride + b * scale_block_stride of `scales`. In kFloat8BlockExponent, a
+// The memory of the quantised rows. A block is a group of elements that share a scale. The scale of block b
+// of row r is element r * scale_row_stride + b * scale_block_stride of `scales`. In kFloat8BlockExponent, a
 // word contains the scales of four blocks, so b / 4 replaces b in this formula. In kMxFloat8Swizzled, the
 // scales are in the order of the tiles, and the strides have no effect. Unused scales in the last word or
 // tile are set to 0.

@@ -91,7 +91,7 @@ class MoeFarHosts {
   // Sends a chunk with rows_bytes bytes of rows to the counterpart on a host. One thread makes the call,
   // after a barrier of the block.
   VERBENA_DEVICE void send(MoeArea& area, uint32_t host, uint32_t chunk, uint64_t rows_bytes) const {
-    const uint32_t far = count_far(host, hosts_.mine);  // this host's index among the counterpart's other hosts
+    const uint32_t far = count_far(host, hosts_.mine);  // index of this host on the counterpart
     const uint64_t epoch = area.epoch();
     area.put(find_sent(epoch, host, chunk), base_ + shape_.find_chunk(epoch, kind_, false, far, chunk),
              kHeaderBytes + rows_bytes,

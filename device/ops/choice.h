@@ -57,8 +57,8 @@ struct Tensors {
 // GPU.
 uint32_t choose_max_blocks(uint32_t multiprocessors, uint32_t communicators);
 
-// Always throws Failure. The text says that `what` needs mapped memory of all ranks, but that this team spans
-// several hosts.
+// Always throws Failure. The text says that `what` works only within a host, but that this team spans several
+// hosts.
 [[noreturn]] void refuse_hosts(const char* what);
 
 // Returns whether the caller lets the library choose the algorithm.

@@ -77,7 +77,7 @@ class Communicator {
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
-  // Throws Failure if the team spans several hosts. The text says that `what` is not supported across hosts.
+  // Throws Failure if the team spans several hosts. The text says that `what` works only within a host.
   void expect_one_host(const char* what) const;
 
   // The functions below are for members. On other ranks they throw Failure.

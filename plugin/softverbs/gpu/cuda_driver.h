@@ -1,7 +1,7 @@
-// The functions of CUDA's driver that the device calls in the application's process, in the libcuda.so.1 that
-// the application has loaded. They find out which memory is GPU memory, and how another process can map it.
-// Only calls that register memory use them; the copier makes the copies. Nothing here loads or initialises
-// CUDA.
+// The functions of CUDA's driver that softverbs calls in the application's process, in the libcuda.so.1 that
+// the application has loaded. They find out which memory is GPU memory, and how another process can map this
+// memory. Only calls that register memory use them; the copier makes the copies. Nothing here loads or
+// initialises CUDA.
 #pragma once
 
 #include "abi/cuda.h"

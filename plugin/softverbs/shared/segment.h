@@ -1,6 +1,6 @@
 // The memory that a process shares with its peers (Segment), and two allocators for it: ring memory (Arena)
-// and table indices (IndexPool). Only the owner's threads use the allocators, so the allocators have a mutex.
-// A value that a peer has written is never used as an address without a check.
+// and table indices (IndexPool). Only the owner's threads use the allocators, so a mutex is enough to protect
+// them. A value that a peer has written is never used as an address without a check.
 #pragma once
 
 #include <cstdint>

@@ -9,10 +9,10 @@
 // The counterparts of a rank are the ranks with the same index on the other hosts.
 //
 // An all-reduce runs bulk.cuh's all-reduce within each host, with one additional step. The rank that sums a
-// share of a chunk sends this host sum to its counterparts, and adds the host sums that it receives from the
-// counterparts. So the NIC of a rank sends only one share of the tensor to each other host. Each host adds
-// its addends in rank order. Then the host sums are added in the order of hosts, and the result is rounded
-// once. So all hosts get the same bits.
+// share of a chunk over the ranks of its host sends this host sum to its counterparts, and adds the host sums
+// that it receives from the counterparts. So the NIC of a rank sends only one share of the tensor to each
+// other host. Each host adds its addends in rank order. Then the host sums are added in the order of hosts,
+// and the result is rounded once. So all hosts get the same bits.
 //
 // Host sums are sent unrounded, in the narrowest type that represents them exactly. Minima and maxima, and
 // the sums of a host with only one rank, have the type of the tensor; all other sums take 4 bytes per
@@ -134,7 +134,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    // Saves the chunk number, because `far` continues the numbers of earlier calls.
+    // Saves the chunk number, because the object `far` continues the numbers of earlier calls.
     if (number_ != 0) {
       store_number(group);
       group.sync();
@@ -147,8 +147,8 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // Sends the message of this rank's counterpart on `host`, which this rank has received, to all ranks of
-      // this host. Receives from these ranks the messages of their counterparts.
+      // This rank has received the message of its counterpart on `host`. It now sends this message to all
+      // ranks of its own host, and receives the messages of their counterparts.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
                    theirs = plan(find_member(host, neighbour));
@@ -753,8 +753,7 @@ class AcrossHosts {
   VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
   }
-  // Sends each counterpart the bytes that `find(host)` returns, followed by a flag. One thread per host
-  // sends.
+  // Sends each counterpart the bytes that `find(host)` returns, followed by a flag. Uses one thread per host.
   template <typename Find, typename Group>
   VERBENA_DEVICE bool send_chunk(uint64_t number, const Find& find, const Group& group) {
     group.sync();
@@ -771,7 +770,7 @@ class AcrossHosts {
     }
     return conclude(mine, awaited, group) == SymmStatus::kDone;
   }
-  // Waits until the chunk has arrived from all counterparts.
+  // Waits until chunk `number` has arrived from all counterparts.
   template <typename Group>
   VERBENA_DEVICE bool await_chunk(uint64_t number, const Group& group) {
     detail::Awaited awaited{SymmWait::kPacket, block_};
@@ -829,8 +828,8 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  // Numbers of the next chunk to send and of the next chunk to receive. number_ is 0 until it has been loaded
-  // from memory.
+  // number_ is the number of the next chunk to send, and due_ is the number of the next chunk to receive.
+  // number_ is 0 until it has been loaded from memory.
   uint64_t number_ = 0, due_ = 0;
   SymmStatus status_ = SymmStatus::kDone;
 };

@@ -113,7 +113,7 @@ struct PlainCodec {
     return data_bytes / kVectorBytes * kVectorBytes;
   }
 
-  // Sends each peer the chunk of the peer's share of this rank's input.
+  // Sends each peer the peer's share of the chunk of this rank's input.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
     // copy_group() may also read bytes before and after the chunk. If input and output are the same, other
@@ -142,7 +142,7 @@ struct PlainCodec {
   // Reduces this rank's share of the chunk, and sends the sums to all members. The addends of all members
   // must have arrived before the call.
   // @param sums  the same chunk, but with the slots for sums
-  // @return kDone, or any other status to end the collective
+  // @return kDone. Any other status ends the collective
   template <int kRanks, typename Group>
   VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                            const Group& group) const {
@@ -317,9 +317,9 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
   }
-  // Copies the root's `input` to the `output` of every rank. `input` and `output` may be the same. Needs
-  // three or more ranks. The root sends each byte of the tensor only once. In an exchange, it would send each
-  // byte once per rank.
+  // Copies the root's `input` to the `output` of every rank. `input` and `output` may be the same. The team
+  // must have three or more ranks. The root sends each byte of the tensor only once. In an exchange, it would
+  // send each byte once per rank.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
                                                     int32_t root, const Group& group = {}) {

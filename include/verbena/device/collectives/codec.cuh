@@ -13,8 +13,8 @@
 //   encode(elements, rounding)      returns the Coded of a tile
 //   decode_row(coded, row, unit)    writes this lane's unit of the row to `unit`, an array of 8 floats
 // All lanes of a warp call the functions together. Decoding gives the same bits on every GPU and on the host.
-// The four rows of a tile are encoded together, so that their latencies overlap. Tiles with huge, tiny or
-// non-finite elements are encoded row by row, by a slower function that is not inlined.
+// The four rows of a tile are encoded together, so that the latencies of the instructions overlap. Tiles with
+// huge, tiny or non-finite elements are encoded row by row, by a slower function that is not inlined.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 

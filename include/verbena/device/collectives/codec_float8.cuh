@@ -6,7 +6,7 @@
 // magnitude is encoded as the largest e4m3 value. If some elements of the group are not finite, the sign bit
 // of the scale is set. In this case the largest e4m3 value stands for infinity, and finite elements use the
 // other values. In MxFloat8, the scale has OCP's e8m0 format. The scale is the smallest power of two that is
-// not below the group's largest magnitude / 448. An infinity becomes NaN.
+// not below the group's largest magnitude / 448. In MxFloat8, an infinity becomes NaN.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 
@@ -115,7 +115,7 @@ class Float8Codec {
   VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, coded.scales)) {
-      // Passes copies to the function, because compilers keep a variable in memory if its address is passed.
+      // Passes copies to encode_rows(), because compilers keep a variable in memory if its address is passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -184,7 +184,7 @@ class MxFloat8 {
     Coded coded;
     uint32_t magnitudes[kTileRows / 2];
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, magnitudes)) {
-      // Passes copies to the function, because compilers keep a variable in memory if its address is passed.
+      // Passes copies to encode_rows(), because compilers keep a variable in memory if its address is passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;

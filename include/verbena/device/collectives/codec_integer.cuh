@@ -43,7 +43,7 @@ class IntegerCodec {
       is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kMinPlainRange);
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
-      // Passes copies to the function, because compilers keep a variable in memory if its address is passed.
+      // Passes copies to encode_rows(), because compilers keep a variable in memory if its address is passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -126,8 +126,8 @@ class IntegerCodec {
   static constexpr float kMinPlainRange = 0x1p-116F;
   // To decode a code, the codec inserts it at bit kPlace of the mantissa of the float kCarrier. The result is
   // the float kCarrier + code. The codec multiplies this float by the step and adds an offset, which is the
-  // value that lies kCarrier steps below the minimum. The offset is accurate to a thousandth of a step. It
-  // must be finite, so groups with exponents of kHugeExponent or more are special.
+  // value that lies kCarrier steps below the minimum. The offset is accurate to a thousandth of a step. The
+  // offset must be finite, so groups with exponents of kHugeExponent or more are special.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;
@@ -179,8 +179,8 @@ class IntegerCodec {
     return detail::multiply_add(code, steps.length, steps.lowest);
   }
 
-  // Returns a word that contains the maximum of a unit in its upper half and the negated minimum in its lower
-  // half, both rounded up to bfloat16.
+  // Returns a word with the maximum of a unit in the upper half and the negated minimum in the lower half,
+  // both rounded up to bfloat16.
   template <bool kOfFinite>
   VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);

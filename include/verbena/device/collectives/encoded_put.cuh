@@ -31,7 +31,7 @@ VERBENA_HOST_DEVICE constexpr uint64_t symm_encoded_bytes(uint32_t elements) {
 // peer has waited for the signal, it may call symm_decode().
 // @param slot      address in a window of this rank, aligned to 16 bytes, with symm_encoded_bytes(elements)
 //                  bytes. The call writes to the same offset in the peer's memory; the peer must not use this
-//                  memory until the signal
+//                  memory until the signal arrives
 // @param staging   memory of this rank with the same size and alignment as the slot; must lie in a window if
 //                  loads and stores do not reach the peer. May be reused after symm_flush(), like the source
 //                  of a put

@@ -12,9 +12,9 @@ namespace verbena::device {
 
 inline constexpr int32_t kMaxExchangeRanks = 16;
 
-// The part of a tensor of `length_bytes` bytes that a block processes. Parts start at multiples of
-// unit_bytes. If unit_bytes is a multiple of kVectorBytes, each part has the same alignment as the tensor.
-// All parts have the same length, but the last parts may be shorter or empty.
+// A tensor of `length_bytes` bytes is split into parts, for example one part for each block. Parts start at
+// multiples of unit_bytes. If unit_bytes is a multiple of kVectorBytes, each part has the same alignment as
+// the tensor. All parts have the same length, but the last parts may be shorter or empty.
 struct Part {
   uint64_t begin, length_bytes;
 };

@@ -157,8 +157,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   // The following functions do a sequence of all-reduces of vectors in registers. send_vectors() and
   // reduce_vectors() are the two halves of an all-reduce. Between the two halves, the group may load other
   // data, and may call send_vectors() for the next all-reduce. First call begin_vectors() once, for
-  // all-reduces of `count` vectors. A call of the exchange consists of as many all-reduces as fit into a
-  // slot.
+  // all-reduces of `count` vectors. One call of exchange_ (LowLatency) consists of as many all-reduces as fit
+  // into a slot.
   // @param count  number of vectors of the group. A thread's vectors[k] is vector k * group.size() +
   //               group.rank() of the group, and has no effect if this index is `count` or more
   template <int kRanks>
@@ -200,8 +200,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   static constexpr uint32_t kAtOnce = 4;  // number of packets that a thread processes at a time in an
                                           // exchange
 
-  // A round of an exchange. In each round, one message per pair of ranks is sent, with up to `most` bytes of
-  // the pair's part, starting at byte `at`.
+  // A round of an exchange. In each round, each rank sends one message to each other rank: up to `most` bytes
+  // of the block's part, starting at byte `at`.
   struct Round {
     uint64_t at, most;
     uint32_t first_packet;  // index of the first packet of data; published lengths precede it
@@ -213,7 +213,7 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     }
   };
 
-  // Begins the next call of the exchange if all vectors of the current call have been reduced.
+  // Begins the next call of exchange_ if all vectors of the current call have been reduced.
   template <typename Group>
   VERBENA_DEVICE bool enter_call(const Group& group) {
     if (reduced_ < in_slot_) return true;
@@ -451,8 +451,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return exchange_.conclude(group, have_come, patience);
   }
 
-  // Numbers of all-reduces of vectors. in_slot_ of them fit into a slot. sent_ of them have been sent in the
-  // current call or, ahead of time, in the next call. reduced_ of them have been reduced in the current call.
+  // Numbers of all-reduces of vectors: in_slot_ is the number that fit into a slot; sent_ is the number that
+  // have been sent in the current call or, ahead of time, in the next call; reduced_ is the number that have
+  // been reduced in the current call.
   uint32_t in_slot_ = 0, sent_ = 0, reduced_ = 0;
 };
 

@@ -60,8 +60,8 @@ class PacketCalls {
     }
     return status_ == SymmStatus::kDone;
   }
-  // Begins the next `calls` calls of the exchange. Call this function before each message and not after a
-  // message, because it is not known then whether another message follows. `ahead` has the same meaning as in
+  // Begins the next `calls` calls of the exchange. Call this function before each message. It is not called
+  // after a message, because another message may not follow. `ahead` has the same meaning as in
   // LowLatency::turn().
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1, uint32_t ahead = 0) {

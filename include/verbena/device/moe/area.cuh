@@ -47,8 +47,8 @@ class MoeArea {
  public:
   using Data = Packet::Data;
 
-  // All threads of the grid must construct an area, after they have waited for earlier kernels, because the
-  // constructor loads the epoch.
+  // All threads of the grid must construct a MoeArea, after they have waited for earlier kernels, because the
+  // constructor loads the number of the last call.
   VERBENA_DEVICE MoeArea(const SymmWorkspace<>& workspace, const MoeShape& shape, MoeKind kind)
       : context_(workspace.context),
         shape_(shape),
@@ -72,8 +72,8 @@ class MoeArea {
   VERBENA_DEVICE int64_t find_delta(uint32_t rank) const {
     return detail::get_delta(context_, static_cast<int32_t>(rank));
   }
-  // Sends a packet to the rank with the given find_delta(). `mine` is the address that the slot has on this
-  // rank.
+  // Sends packet `index` of a slot to a rank. `delta` is find_delta() of the rank. `mine` is the address that
+  // the slot has on this rank.
   VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, int64_t delta) const {
     const Data stored = Packet::mask(data);
     char* const there = detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta);
@@ -268,7 +268,7 @@ class MoeArea {
     trouble_ = seen.trouble;
     return trouble_ == 0;
   }
-  // @tparam kLonger  true if the time limit is a quarter longer
+  // @tparam kLonger  true to make the time limit a quarter longer
   template <bool kLonger>
   VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
     WaitLimits limits = detail::limit_wait(context);
@@ -280,7 +280,8 @@ class MoeArea {
   }
   // A block that gives up stores the failure word and then fills the outputs with the failure pattern. A
   // block that has succeeded stores its outputs and then loads the failure word. Because of the fences,
-  // either the second block sees the failure, or the failure pattern overwrites the second block's outputs.
+  // either the block that has succeeded sees the failure, or the failure pattern overwrites the outputs of
+  // this block.
   VERBENA_DEVICE_FAR static SymmStatus conclude_late(const SymmContext& context, uint32_t trouble) {
     const BlockGroup block;
     if (!block.any(trouble != 0)) {

@@ -115,7 +115,7 @@ class MoeCombineKernel {
     return area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
   }
   // The rank that adds this host's rows for the tokens of a source rank. `place` is the result of
-  // find_place() on that rank for these rows.
+  // find_place() on that rank for the host of the source rank.
   struct Adder {
     uint32_t rank, place;
   };

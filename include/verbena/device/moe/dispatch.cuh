@@ -201,7 +201,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   }
 
   // The tail of a row contains its scales, followed by its experts and their weights, with two experts per
-  // packet. A cast sends the scales together with the elements instead.
+  // packet. In a cast, the scales are sent together with the elements and not in the tail.
   VERBENA_DEVICE uint32_t tail_packets() const { return scale_packets_ + shape_.pair_packets(); }
   VERBENA_DEVICE uint32_t first_of_tail() const { return Rows::kHasScales ? scale_packets_ : 0; }
   VERBENA_DEVICE Data load_tail(uint32_t token, uint32_t index) const {
@@ -408,7 +408,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return true;
   }
-  // The warp that sends the last part of a row also sends the row's tail.
+  // Relays rows. The warp that sends the last part of a row also sends the row's tail.
   VERBENA_DEVICE bool relay_rows(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());

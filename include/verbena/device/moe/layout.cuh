@@ -22,12 +22,12 @@
 // arrives in an empty slot. After call k-2, call k is the next call in which q polls this slot. So q receives
 // the packet in call k.
 //
-// The receiver accepts a header entry or a note only if it contains the number of the current call. By the
-// same rules, q has ended call k-2, and so has read the entries of call k-2, before p overwrites them. Every
-// call writes all entries of the header. The other entries (place.cuh) are needed only by dispatches that
-// group rows by expert, and only for the tokens that the rank has. Still, each of these entries is written at
-// least once in kMoeCopies * (max_tokens + 1) calls (renew_entries() in dispatch.cuh), so the old tag in an
-// entry is overwritten long before a call has the same tag.
+// The receiver accepts a header entry or a note only if the entry or the note contains the number of the
+// current call. By the same rules, q has ended call k-2, and so has read the entries of call k-2, before p
+// overwrites them. Every call writes all entries of the header. The other entries (place.cuh) are needed only
+// by dispatches that group rows by expert, and only for the tokens that the rank has. Still, each of these
+// entries is written at least once in kMoeCopies * (max_tokens + 1) calls (renew_entries() in dispatch.cuh),
+// so the old tag in an entry is overwritten long before a call has the same tag.
 //
 // A mask can exclude ranks from calls. The ranks in the mask are called the living ranks. All living ranks
 // use the same mask in a call, so rules a to c hold among the living ranks. An excluded rank has counted
@@ -117,7 +117,7 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
   }
-  // A packet contains two entries.
+  // A packet of a header contains two entries.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
     return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }

@@ -55,8 +55,8 @@ struct MoePlaceEntry {
 };
 
 // Sends the numbers of rows, and computes the places of received rows. The class has no reference to the
-// MoeArea. With such a reference, the compiler would need the address of the object that contains both, and
-// would keep that object in memory instead of registers.
+// MoeArea. With such a reference, the compiler would need the address of the object that contains the MoeArea
+// and this class, and would keep this object in memory instead of registers.
 class MoePlacement {
  public:
   VERBENA_DEVICE MoePlacement(const MoeShape& shape, const MoeDispatch& call)

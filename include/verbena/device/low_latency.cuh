@@ -48,7 +48,7 @@
 
 namespace verbena::device {
 
-// Says from whom each rank has received a message in a call: from every other rank, or only from some.
+// Says whether, in a call, each rank has received a message from every other rank, or only from some ranks.
 enum class Heard : uint8_t { kEverybody, kSome };
 
 // Limits the total time that a thread spends in waits. The clock is read only in waits that take at least
@@ -90,7 +90,8 @@ class LowLatency {
 
   // All threads of the calling group must construct the object.
   // @param workspace  must outlive this object
-  // @param block  index below the workspace's number of blocks; no other group may use it at the same time
+  // @param block  index below the workspace's number of blocks; no other group may use this index at the same
+  //               time
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
       : workspace_(workspace),
         context_(workspace.context),
@@ -113,7 +114,7 @@ class LowLatency {
   VERBENA_DEVICE uint32_t block() const { return block_; }
 
   // Begins the first call of a kernel, or the first `calls` calls if several calls are in flight at the same
-  // time (see `ahead` below). Earlier kernels that use the same block of the workspace must have finished.
+  // time. Earlier kernels that use the same block of the workspace must have finished.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
@@ -147,7 +148,7 @@ class LowLatency {
     if (unfenced_calls_ + calls + ahead > kCallsAtOnce) {
       // Orders the reading and emptying of slots by all threads before their next sends. A send by one thread
       // may overwrite a slot that another thread reads. Therefore the group must sync both before and after
-      // the fence. The sync before the fence was in receive().
+      // the fence. receive() has already synced the group before the fence.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -701,8 +702,8 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // Addresses of the block's slots. They are computed early, so that later only the offset of the current
-  // call must be added.
+  // Addresses of the block's slots. The addresses are computed early, so that later only the offset of the
+  // current call must be added.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;

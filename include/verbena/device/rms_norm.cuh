@@ -422,9 +422,9 @@ class RowNorm {
   }
 
   // Normalises a row.
-  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. It is
-  //                  called once for each of the thread's first kKept vectors, and up to three times for each
-  //                  further vector
+  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. load_sum()
+  //                  is called once for each of the thread's first kKept vectors, and up to three times for
+  //                  each further vector
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are in flight at the same time.
@@ -515,7 +515,7 @@ class RowNorm {
 
  private:
   using Quantiser = RowQuantiser<T, Owner>;
-  // Bits that say which tensors and options the norm has. They are computed before the wait for earlier
+  // Bits that say which tensors and options the norm has. The bits are computed before the wait for earlier
   // kernels, so that the computation takes no extra time.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
@@ -607,8 +607,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it. Unrolling
-  // is necessary, because the loop indexes registers.
+  // A loop over the kept vectors. The loop is written as a recursion, so that every compiler unrolls it.
+  // Unrolling is necessary, because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {

@@ -147,8 +147,8 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // This rank has received the message of its counterpart on `host`. It now sends this message to all
-      // ranks of its own host, and receives the messages of their counterparts.
+      // Every rank of this host has received the message of its counterpart on `host`. Now these ranks
+      // exchange the messages.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
                    theirs = plan(find_member(host, neighbour));

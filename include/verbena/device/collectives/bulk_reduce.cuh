@@ -15,8 +15,8 @@
 //     the addends of chunk s-2.
 //   - When a rank sends the sums of chunk s, it has received q's addends of chunk s+1. Rank q sent these
 //     after it had stored the sums of chunk s-3.
-// A broadcast uses the same steps. In place of addends, the root sends a share to each other rank. In place
-// of sums, each of these ranks sends its share to all other ranks.
+// A broadcast uses the same steps as an all-reduce without a lag. In place of addends, the root sends a share
+// to each other rank. In place of sums, each of these ranks sends its share to all other ranks.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 

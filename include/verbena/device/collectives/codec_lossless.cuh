@@ -1,19 +1,19 @@
-// The lossless codec of collectives between hosts. It shortens messages without changing any bit of the
-// results. The codec is made for bfloat16 elements, whose exponents hardly differ within a tile, and for sums
-// of such elements, which are floats with only a few significant bits.
+// The lossless codec of collectives between hosts. The codec shortens messages without changing any bit of
+// the results. It is made for bfloat16 elements, whose exponents hardly differ within a tile, and for sums of
+// such elements, which are floats with only a few significant bits.
 //
 // A warp encodes a tile of 1,024 elements at a time. The warp's registers contain the elements as floats (a
 // bfloat16 is the upper half of a float). Each element has an exponent code of 4 bits:
 //   0 to 13   the distance of the exponent from the tile's largest finite exponent
 //   14        exponent 0: zeros and denormal elements
 //   15        the exponent has no code: the element is an escape
-// The codes are followed by the signs and mantissas. These are stored in planes of 4 bits per element; a tile
-// has as many planes as its mantissas need. The planes are followed by a list of the escapes. In a bfloat16
-// tile, the list contains the exponent of each escape; in a float tile, the list contains the whole element.
-// If the list would make a tile longer than its unencoded elements, the tile is raw. A raw tile contains the
-// lower 4 bits of the exponents in place of the codes, and has an additional plane with the upper 4 bits. A
-// tile of zeros has no data. So a bfloat16 tile takes 12 bits per element plus escapes, but at most 16 bits
-// per element.
+// The codes are followed by the signs and mantissas. Signs and mantissas are stored in planes of 4 bits per
+// element; a tile has as many planes as its mantissas need. The planes are followed by a list of the escapes.
+// In a bfloat16 tile, the list contains the exponent of each escape; in a float tile, the list contains the
+// whole element. If the list would make a tile longer than its unencoded elements, the tile is raw. A raw
+// tile contains the lower 4 bits of the exponents in place of the codes, and has an additional plane with the
+// upper 4 bits. A tile of zeros has no data. So a bfloat16 tile takes 12 bits per element plus escapes, but
+// at most 16 bits per element.
 //
 // A message consists of its length in vectors of 16 bytes, a header of 8 bytes for each tile, and the data of
 // the tiles in any order. The headers say where the data of each tile begins. So a receiver does not need the
@@ -26,7 +26,7 @@
 //   group.sync(); length = message.length_bytes();
 //   LosslessTiles<2, const char>(memory, elements).load(tile, words);
 //
-// load() checks every value, because another rank has written the message. It never reads bytes after the
+// load() checks every value, because another rank has written the message. load() never reads bytes after the
 // first max_bytes() bytes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_LOSSLESS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_LOSSLESS_CUH

@@ -37,9 +37,9 @@ struct ExchangeEntry {
   Part send, receive;
 };
 
-// A plan's max_bytes is the length of the longest part of a message, over all messages and blocks. It must be
-// the same on all ranks. If a rank may not know the lengths of the messages between other ranks, all ranks
-// must pass kUnknownLength. The ranks then publish the lengths of their messages.
+// A plan's max_bytes is the length of the longest part of a message, over all messages and blocks. max_bytes
+// must be the same on all ranks. If a rank may not know the lengths of the messages between other ranks, all
+// ranks must pass kUnknownLength. The ranks then publish the lengths of their messages.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {

@@ -88,8 +88,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   // Splits the block's part of a tensor into messages, and calls `body` for each message. Parts consist of
   // whole units of `unit_bytes` bytes.
   // @param max_bytes  max length of a message
-  // @param load  load(offset, length_bytes) starts to load the first data of a message. It is called before
-  //              `body`, so that these loads overlap with the load of the epoch (the number of the call)
+  // @param load  load(offset, length_bytes) starts to load the first data of a message. load() is called
+  //              before `body`, so that these loads overlap with the load of the epoch (the number of the
+  //              call)
   // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and receives their
   //              messages, packet by packet. If kCalls is 2, it processes up to two messages that are in
   //              flight at the same time

@@ -1,5 +1,5 @@
-// PacketCalls is the base class of OneShot (one_shot.cuh) and TwoShot (two_shot.cuh). It has the state of a
-// block that sends and receives packets (low_latency.cuh).
+// PacketCalls is the base class of OneShot (one_shot.cuh) and TwoShot (two_shot.cuh). PacketCalls has the
+// state of a block that sends and receives packets (low_latency.cuh).
 #ifndef VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 
@@ -60,7 +60,7 @@ class PacketCalls {
     }
     return status_ == SymmStatus::kDone;
   }
-  // Begins the next `calls` calls of the exchange. Call this function before each message. It is not called
+  // Begins the next `calls` calls of the exchange. Call this function before each message. Do not call it
   // after a message, because another message may not follow. `ahead` has the same meaning as in
   // LowLatency::turn().
   template <typename Group>

@@ -76,7 +76,8 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
   // @param most  max units of a round
   // @param at_once  number of units that the largest group processes at a time, the same on all ranks
   // @param body  body(exchange, first, count) sends and receives the addends, and then the sums, of `count`
-  //              units of each share, packet by packet. It uses two calls that are in flight at the same time
+  //              units of each share, packet by packet. `body` uses two calls that are in flight at the same
+  //              time
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {

@@ -359,8 +359,8 @@ class MoeCombineKernel {
     return true;
   }
   // Adds this host's rows for the counterparts' tokens, and sends the sums to the counterparts. Each block
-  // handles one chunk at a time. Then receives the first chunk from each counterpart; every call sends this
-  // chunk (layout.cuh).
+  // handles one chunk at a time. Finally, the function receives the first chunk from each counterpart; every
+  // call sends this chunk (layout.cuh).
   // @return false in all threads of the block if a wait has failed
   VERBENA_DEVICE bool relay() {
     for (uint32_t chunk = block_index(); chunk < shape_.chunks(); chunk += blocks_per_grid())

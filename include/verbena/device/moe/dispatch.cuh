@@ -384,8 +384,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   VERBENA_DEVICE uint32_t find_in_chunk(uint32_t token) const {
     return token & ((1U << shape_.chunk_bits) - 1);
   }
-  // The following functions relay the parts of a counterpart's message. They return false in all lanes if a
-  // wait has failed.
+  // The following functions relay the parts of a counterpart's message. The functions return false in all
+  // lanes if a wait has failed.
   VERBENA_DEVICE bool relay_header(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     char* const entries = area_.find(shape_.find_header(area_.epoch(), source)).data;
@@ -408,7 +408,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return true;
   }
-  // Relays rows. The warp that sends the last part of a row also sends the row's tail.
+  // Relays the rows. The warp that sends the last part of a row also sends the row's tail.
   VERBENA_DEVICE bool relay_rows(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());

@@ -13,7 +13,7 @@
 //   a. The kernels of an exchange run one after the other on each rank. When a kernel ends, all its stores
 //   have arrived, both at the peers and in the rank's own memory.
 //   b. In each call, each rank receives at least the header from every other rank. A rank sends its own
-//   headers in the call's first kernel. It ends the call in the call's last kernel, once it has received
+//   headers in the call's first kernel. A rank ends the call in the call's last kernel, once it has received
 //   every packet that was sent to it and has emptied the packet's slot.
 //   c. A rank begins to send call k of a kind after it has ended call k-1 of that kind.
 // Suppose that rank p sends packets of call k to rank q. By rule c, p has ended call k-1, so by rule b, p has

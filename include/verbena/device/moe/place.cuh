@@ -3,11 +3,11 @@
 // three numbers: the first place of the group of its expert, the number of rows for this expert from lower
 // source ranks, and the index of the row among the rows for this expert from its own source rank.
 //
-// A source rank knows the expert ids of all its tokens, so the source rank computes the third number. It
-// sends the third number in one entry for each expert of each token. For each expert it also sends the number
-// of its rows for this expert. From these numbers, each block of the receiver computes the places of the rows
-// that the block stores. So a block does not wait for other blocks, and it can store a row as soon as the row
-// arrives, in the same kernel.
+// A source rank knows the expert ids of all its tokens, so the source rank computes the third number. The
+// source rank sends the third number in one entry for each expert of each token. For each expert, the source
+// rank also sends the number of its rows for this expert. From these numbers, each block of the receiver
+// computes the places of the rows that the block stores. So a block does not wait for other blocks, and it
+// can store a row as soon as the row arrives, in the same kernel.
 //
 // If the same expert appears twice in the ids of a token, the expert has only one row for the token. Every
 // run gives the same bits, because atomic additions are used only for counters.

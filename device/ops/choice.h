@@ -34,7 +34,8 @@ struct Choice {
   uint32_t chunk_bytes = 0;  // 0 means the size of a slot
 };
 
-// The properties on which a Chooser's choices depend. They are equal on all ranks of a communicator.
+// The properties on which a Chooser's choices depend. The properties are equal on all ranks of a
+// communicator.
 struct Platform {
   uint32_t ranks = 0;
   uint32_t blocks = 0;  // maximum for a kernel that sends packets
@@ -46,7 +47,7 @@ struct Platform {
   bool is_across_hosts() const { return hosts > 1; }
 };
 
-// The properties of a call's tensors on which a choice depends. They are equal on all ranks.
+// The properties of a call's tensors on which a choice depends. The properties are equal on all ranks.
 struct Tensors {
   bool are_in_windows = false;  // on every rank, input and output of an all-reduce lie in windows
   bool are_bfloat16 = false;    // the lossless codec may encode them between hosts

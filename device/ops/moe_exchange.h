@@ -34,8 +34,8 @@ class MoeExchange {
   // call since the last reset().
   void set_mask(uint64_t living);
   uint64_t mask() const;
-  // The functions below are for members. They throw Failure on ranks that are not members, and on members if
-  // arguments are invalid.
+  // The functions below are for members. These functions throw Failure on ranks that are not members, and on
+  // members if arguments are invalid.
   device::MoeHandleLayout layout() const;
   void dispatch(const verbena_moe_dispatch_arguments& arguments, CUstream stream);
   void combine(const verbena_moe_combine_arguments& arguments, CUstream stream);

@@ -28,7 +28,7 @@
 
 namespace verbena::symm {
 
-// The settings of a context. They must be equal on all ranks, unless a comment says otherwise.
+// The settings of a context. A setting must be equal on all ranks, unless its comment says otherwise.
 struct ContextSettings {
   base::SymmPath path = base::SymmPath::kAuto;
   uint64_t heap_bytes = 0;

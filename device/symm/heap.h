@@ -1,7 +1,7 @@
-// The address space of a context. It has one slot for each rank whose memory is mapped, including this rank,
-// and all slots have the same length. A window has the same offset in every slot. There are two kinds of
-// heaps. Either the slots form one reserved address range, into which memory is mapped window by window. Or
-// the slots and their memory are borrowed from another library.
+// The address space of a context. The address space has one slot for each rank whose memory is mapped,
+// including this rank, and all slots have the same length. A window has the same offset in every slot. There
+// are two kinds of heaps. Either the slots form one reserved address range, into which memory is mapped
+// window by window. Or the slots and their memory are borrowed from another library.
 #pragma once
 
 #include <cstdint>

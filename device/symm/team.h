@@ -55,8 +55,8 @@ class Team {
   uint64_t words() const { return parts_.words; }
   // Describes the value of SymmContext::failure for an error message.
   std::string describe_failure(uint64_t failure) const;
-  // The context, for kernels that take it by value. Its pointers are GPU addresses and are valid as long as
-  // the team lives. The backend's extension and TeamParts::behind follow it in memory.
+  // The context, for kernels that take it by value. The context's pointers are GPU addresses and are valid as
+  // long as the team lives. The backend's extension and TeamParts::behind follow the context in memory.
   const SymmContext& context() const { return *reinterpret_cast<const SymmContext*>(image_.data()); }
   // Returns the difference between the member's addresses and this rank's addresses in bytes, or
   // kSymmOutOfReach.

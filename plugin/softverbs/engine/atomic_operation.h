@@ -8,8 +8,8 @@ namespace verbena::softverbs {
 
 // A compare-and-swap or fetch-and-add on eight aligned bytes of the peer. The previous value is written to
 // op.local, which is host memory. The operation is atomic with respect to all such operations on the peer's
-// memory. It is not atomic with respect to atomics that a GPU or CPU executes on the same word; their effect
-// may be lost.
+// memory. The operation is not atomic with respect to atomics that a GPU or CPU executes on the same word;
+// the effect of such an atomic may be lost.
 
 // Executes the operation completely. All earlier requests must be complete.
 StepOutcome execute_atomic(Operation& op);

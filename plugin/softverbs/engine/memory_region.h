@@ -31,7 +31,7 @@ struct MemoryRange {
   int access;
 };
 
-// Steps of registering memory. They return 0 or an errno.
+// Steps of registering memory. The functions return 0 or an errno.
 int check_access(int access);
 int attach_memory(const MemoryRange& range, uint32_t& gpu);  // `gpu` as in SharedMr
 void detach_memory(uint32_t gpu);

@@ -85,7 +85,7 @@ struct Operation : OperationState {
   // the cleared key or the changed state.
   void mark();
   void unmark();
-  // Resets the operation. Its lists keep their capacity.
+  // Resets the operation. The lists keep their capacity.
   void reset();
 };
 

@@ -1,6 +1,6 @@
-// This process, and the peers whose segments it has mapped. Process is the library's only global object. It
-// owns the indices of the tables, each rail's worker and lanes, the connections to other hosts, and the
-// faults.
+// This process, and the peers whose segments it has mapped. Process is the library's only global object.
+// Process owns the indices of the tables, each rail's worker and lanes, the connections to other hosts, and
+// the faults.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,7 @@ struct PeerProcess {
   bool is_self = false;
   std::atomic<bool> dead{false};
 
-  // A bit for each block of its segment whose pages are mapped here; see near_memory.h.
+  // A bit for each block of the peer's segment whose pages are mapped here; see near_memory.h.
   std::atomic<uint64_t> near_blocks[kSegmentBytes / kNearBlockBytes / 64] = {};
 
   std::mutex pipes_mutex;

@@ -113,7 +113,7 @@ void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 bool keep_waiting(Qp& qp, const StepOutcome& outcome);
 
 // Steps of ibv_post_send, with qp.mutex held: checks whether requests may be posted, and adds a request to
-// the queue. They return 0 or an errno.
+// the queue. The functions return 0 or an errno.
 int check_can_post(const Qp& qp);
 int append(Qp& qp, const ibv_send_wr& request);
 

@@ -22,8 +22,8 @@ namespace verbena::softverbs::faults {
 class Schedule;
 struct Fate;
 
-// Fault-injected datagrams. Their bytes are copied, so that the application can reuse its memory, and are
-// sent changed, repeatedly, or after other datagrams. Any thread may call the functions.
+// Fault-injected datagrams. The bytes of a datagram are copied, so that the application can reuse its memory.
+// A datagram is sent changed, repeatedly, or after other datagrams. Any thread may call the functions.
 class HeldDatagrams {
  public:
   explicit HeldDatagrams(Schedule& schedule) : schedule_(schedule) {}

@@ -28,8 +28,8 @@ inline constexpr uint32_t kThisProcess = UINT32_MAX;
 
 // The copier of this process: a separate process that copies GPU memory. Because it is separate, no copy
 // waits for a lock of CUDA's driver that a thread of the application holds, or for the application's kernels.
-// It is started when the first GPU memory is registered. Calls may take milliseconds; opening the first
-// device may take a second. Any thread may call the functions.
+// The copier is started when the first GPU memory is registered. Calls may take milliseconds; opening the
+// first device may take a second. Any thread may call the functions.
 class Copier {
  public:
   Copier() = default;
@@ -70,7 +70,7 @@ class Copier {
 
   // Notifies the copier that a lane has new slots for this device.
   void wake(uint32_t device);
-  // Returns whether the process has ended. Its outstanding copies will never finish.
+  // Returns whether the copier's process has ended. The copier's outstanding copies will then never finish.
   bool is_dead() const { return is_dead_.load(std::memory_order_acquire); }
   uint32_t count_devices() const { return device_count_.load(std::memory_order_acquire); }
   const copier::SharedEngine& engine(uint32_t device) const { return *engines_[device]; }

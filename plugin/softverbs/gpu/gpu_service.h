@@ -1,7 +1,7 @@
 // The work that the owner of GPU memory does for its peers. The owner copies between memory that peers cannot
-// map and the peers' staging blocks, which are in the peers' segments. It also executes all atomic changes of
-// words, even of words that peers can map, so that the changes are atomic among each other without a lock
-// between processes.
+// map and the peers' staging blocks, which are in the peers' segments. The owner also executes all atomic
+// changes of words, even of words that peers can map, so that the changes are atomic among each other without
+// a lock between processes.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@ namespace verbena::softverbs {
 
 class Process;
 
-// A word in GPU memory that peers change. Its value is cached from its load until no change is outstanding.
-// Afterwards the application may write the word.
+// A word in GPU memory that peers change. The value of the word is cached from the load of the word until no
+// change is outstanding. Afterwards the application may write the word.
 struct GpuWord {
   uint64_t address = 0;
   AreaAddress place;

@@ -1,5 +1,5 @@
-// The word that guards one slot of a shared ring. It contains the round of the ring (the ticket), the slot's
-// state, and its holder.
+// The word that guards one slot of a shared ring. The word contains the round of the ring (the ticket), the
+// slot's state, and the slot's holder.
 //
 // The word stays valid if a process is killed at any instruction. Every step is one compare-and-swap or one
 // store, so the word always has a valid state, and a held slot always names its holder. If the holder is

@@ -13,8 +13,9 @@
 
 namespace verbena::softverbs {
 
-// A mapped segment of this process or of a peer. Its memory has no name, exists until the last process closes
-// it, and cannot shrink. An offset that a peer has written always leads to an address within the segment.
+// A mapped segment of this process or of a peer. The memory of a segment has no name, exists until the last
+// process closes it, and cannot shrink. An offset that a peer has written always leads to an address within
+// the segment.
 class Segment {
  public:
   static std::unique_ptr<Segment> create();  // nullptr and errno on failure

@@ -1,8 +1,8 @@
 // The layout of the memory that processes share. Every process owns one segment with its queue pairs, keys
-// and rings. Its peers map the segment and change it directly. A peer may be killed at any instruction, so
-// the segment contains no locks. Each field is one of three kinds: plain data that its reader validates; a
-// word that one store or one compare-and-swap changes from one valid state into another; or a count that only
-// one side writes.
+// and rings. The peers of a process map the segment and change it directly. A peer may be killed at any
+// instruction, so the segment contains no locks. Each field is one of three kinds: plain data that its reader
+// validates; a word that one store or one compare-and-swap changes from one valid state into another; or a
+// count that only one side writes.
 //
 // SharedQp::started and finished count a peer's requests on the owner's memory. If a peer is killed, the two
 // counts stay different. The owner waits for a live peer, and sets the counts equal for a dead peer.
@@ -269,7 +269,8 @@ struct alignas(64) GpuRequest {
   // Of a change:
   uint64_t operand, swap;
   uint64_t before;  // written by the owner: the previous value of the word
-  // The words of a short write (kCarriedWords). They are stored before the change, once the gate is open.
+  // The words of a short write (kCarriedWords). The words are stored before the change, once the gate is
+  // open.
   uint64_t carried_address;
   uint32_t carried_gpu;
   uint32_t carried_words;

@@ -1,5 +1,5 @@
-// GPU memory in connections to other hosts: the bytes of frames are copied from and to it through lanes of
-// the loop.
+// GPU memory in connections to other hosts: the bytes of frames are copied from and to GPU memory through
+// lanes of the loop.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace verbena::softverbs::wire {
 
 class Loop;
 
-// A loop's access to GPU memory. Its lanes copy through their own memory, so that a copy that does not end in
+// A loop's access to GPU memory. The lanes copy through their own memory, so that a copy that does not end in
 // time cannot damage other memory. Only the loop's own thread uses it, while this thread holds the loop's
 // turn (loop.h); other threads call only prepare().
 class GpuPath {

@@ -14,7 +14,7 @@ namespace verbena::softverbs::wire {
 class Loop;
 
 // Registered memory of a queue pair's process: the destination of a message, or the source of a READ's
-// response. It is named by keys, not by addresses; each access checks the keys again.
+// response. The memory is named by keys, not by addresses; each access checks the keys again.
 struct Target {
   std::vector<SharedSge> pieces;
   uint32_t pd = 0;

@@ -2,10 +2,10 @@
 // over NVLink. Messages are sent in packets; the receiver recognises the arrival of a packet by its data
 // (packet.cuh). Therefore no flag, fence, barrier or signal is needed.
 //
-// A call is an exchange between the blocks that have the same index on all ranks. Each block calls send() or
-// broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
-// the same order. A message is received in the call in which it was sent. Sources and destinations need no
-// alignment.
+// A call is one exchange between the blocks that have the same index on all ranks. In a call, each block
+// executes send() or broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make
+// the same calls in the same order. A message is received in the call in which it was sent. Sources and
+// destinations need no alignment.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -50,7 +50,7 @@
 
 namespace verbena::device {
 
-// Says whether each rank has received a message from every other rank in a call.
+// Says whether, in a call, each rank has received a message from every other rank, or only from some ranks.
 enum class Heard : uint8_t { kEverybody, kSome };
 
 // Limits the total time that a thread spends in waits. Reads the clock only after a wait has taken
@@ -116,15 +116,16 @@ class LowLatency {
   VERBENA_DEVICE uint32_t block() const { return block_; }
 
   // Begins the first call of a kernel, or the first `calls` calls if several calls are in flight at the same
-  // time (see `ahead` below). Earlier kernels that use the same block of the workspace must have finished.
+  // time. Earlier kernels that use the same block of the workspace must have finished.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
     return conclude(group, trouble());
   }
-  // The two steps of begin(). Only load_epoch() must come after the wait for earlier kernels. If trouble() is
-  // not 0 afterwards, the thread must not send or receive, and must pass trouble() to conclude().
+  // check() and load_epoch() are the two steps of begin(). Only load_epoch() must come after the wait for
+  // earlier kernels. If trouble() is not 0 afterwards, the thread must not send or receive, and must pass
+  // trouble() to conclude().
   [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
@@ -231,8 +232,8 @@ class LowLatency {
   // contains the packet's sender. Call conclude() after receiving. When conclude() returns, all packets of
   // the group have been read.
 
-  // Packets of several members, in rank order. If kRanks is 0, these are packets of up to 4 members,
-  // otherwise of all members.
+  // Packets of several members, in rank order: of up to 4 members if kRanks is 0, and otherwise of all
+  // members.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -493,21 +494,22 @@ class LowLatency {
       return true;
     });
   }
-  // Return the slot in the memory of `peer` that this rank writes, and the slot in the memory of this rank
-  // that `peer` writes. Callers use the slots to access packets directly.
+  // find_slot_at() returns the slot in the memory of `peer` that this rank writes. find_slot_of() returns the
+  // slot in the memory of this rank that `peer` writes. Callers use the slots to access packets directly.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // Returns the number of bytes of a slot that contain packets. The packets' notes follow these bytes.
+  // Returns the size, in bytes, of the part of a slot that contains packets. The notes of the packets follow
+  // this part.
   VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + data_bytes() + index * Packet::kNoteBytes;
   }
-  // Returns the combined result of all threads of the group. The result covers the threads' waits, and a
-  // failure of the team before the kernel started.
+  // Returns the combined result of all threads of the group. The result includes the waits of the threads,
+  // and a failure of the team before the kernel started.
   // @param have_come  false if a wait of this thread timed out
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
@@ -527,8 +529,8 @@ class LowLatency {
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
     return find_turn(slots_, ahead) + static_cast<uint32_t>(source) * slot_bytes_;
   }
-  // Returns the local slot at the same offset as the slots that this rank writes in the memory of other
-  // ranks.
+  // This rank writes slots in the memory of other ranks. Returns the slot at the same offset in this rank's
+  // own memory.
   VERBENA_DEVICE char* find_own_slot(uint32_t ahead) const { return find_turn(own_slots_, ahead); }
   VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
     return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
@@ -652,7 +654,7 @@ class LowLatency {
     if (!exchange.receive_packet(member, index, patience, late.data)) late.trouble = patience.trouble();
     return late;
   }
-  // A value of `to` that stands for all members.
+  // A value of send_slowly()'s parameter `to` that stands for all members.
   static constexpr int32_t kAll = -1;
   VERBENA_DEVICE_FAR static void send_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
                                              uint64_t epoch, uint32_t index, Data stored, int32_t to = kAll) {
@@ -670,8 +672,8 @@ class LowLatency {
     return kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[member]
                                                       : detail::get_delta(context_, member);
   }
-  // Calls `body(delta)` for each other member, with the member's delta in bytes. Each rank begins with a
-  // different member.
+  // Calls `body(delta)` for each other member. `delta` is the distance in bytes from this rank's memory to
+  // the member's memory. Each rank begins with a different member.
   template <int kRanks, typename Body>
   VERBENA_DEVICE void for_peers(const Body& body) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;

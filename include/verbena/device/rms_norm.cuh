@@ -1,5 +1,5 @@
-// RMSNorm of the rows of a tensor, by blocks or clusters. Optionally adds a residual before the norm and
-// quantises the output, as inference engines do between an all-reduce and the next matrix product:
+// RMSNorm of the rows of a tensor, by blocks or clusters. A residual can be added before the norm, and the
+// output can be quantised, as in inference engines between an all-reduce and the next matrix product:
 //
 //   h = x + residual              x: the row
 //   residual_out = h
@@ -35,10 +35,11 @@ enum class RowQuantisation : uint32_t {
   kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
-// The memory of the quantised rows. The scale of block b of row r is element r * scale_row_stride + b *
-// scale_block_stride of `scales`. In kFloat8BlockExponent, a word contains the scales of four blocks, so b /
-// 4 replaces b in this formula. In kMxFloat8Swizzled, the scales are in the order of the tiles, and the
-// strides have no effect. Unused scales in the last word or tile are set to 0.
+// The memory of the quantised rows. A block is a group of elements that share a scale. The scale of block b
+// of row r is element r * scale_row_stride + b * scale_block_stride of `scales`. In kFloat8BlockExponent, a
+// word contains the scales of four blocks, so b / 4 replaces b in this formula. In kMxFloat8Swizzled, the
+// scales are in the order of the tiles, and the strides have no effect. Unused scales in the last word or
+// tile are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
@@ -64,7 +65,8 @@ struct RmsNorm {
   T* residual_out = nullptr;
   T* output = nullptr;
   uint64_t residual_in_stride = 0, residual_out_stride = 0, output_stride = 0;
-  // Number of columns after `hidden` that are set to 0 in `output` and in the quantised rows.
+  // Number of columns, after the first `hidden` columns, that are set to 0 in `output` and in the quantised
+  // rows.
   uint64_t padding = 0;
   QuantisedRows quantised{};
 };
@@ -72,13 +74,14 @@ struct RmsNorm {
 namespace detail {
 
 // The number of words through which the threads of a row combine their partial results. A warp processes the
-// row in pieces of 32 vectors. Word w combines the results of pieces w, w + kCountWords, and so on.
+// row in pieces of 32 vectors, one vector per lane. Word w combines the results of pieces w, w + kCountWords,
+// and so on.
 inline constexpr uint32_t kCountWords = 64;
 
-// A warp's partial result, for the other warps. A turn is one reduction over a row. If a cluster shares the
-// row, the word also contains the number of the turn, so that one store is enough and no barrier is needed. A
-// barrier of the cluster would be slow, because it waits for all stores of its threads, including stores to
-// peers.
+// A word with the partial result of a warp, which all warps of the row read. A turn is one reduction over a
+// row. If a cluster shares the row, the word also contains the number of the turn. Then one store publishes
+// the result, and no barrier is needed. A barrier of the cluster would be slow, because it waits for all
+// stores of the cluster's threads, including stores to peers.
 struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
@@ -115,16 +118,17 @@ struct ChooseLarger {
   VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
 };
 
-// RowOfBlock and RowOfCluster are the possible owners of a row: a block, or a cluster of blocks. A warp
-// publishes its partial results by put(), and all threads read them by take(). In a cluster, each block has a
-// copy of the words. The owner's number of warps must divide kCountWords. `word` is below 2 * kCountWords.
+// The owner of a row is either a block (RowOfBlock) or a cluster of blocks (RowOfCluster). A warp publishes
+// its partial results with put(), and all threads read these results with take(). In a cluster, each block
+// has a copy of the words. The owner's number of warps must divide kCountWords. `word` is below 2 *
+// kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;
   VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
   VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
   VERBENA_DEVICE void meet() const { sync_block(); }
-  // Stores the value of a warp. All lanes must pass the same value.
+  // Stores the partial result of a warp. All lanes must pass the same value.
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
@@ -146,8 +150,8 @@ class RowOfCluster {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
   VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
-  // Resets the words of this block. All threads call begin() before the first put(), and then await_others().
-  // After await_others(), the words of the other blocks are reset, too.
+  // Resets the words of this block. Before the first put(), all threads call begin() and then await_others().
+  // When await_others() returns, the other blocks have reset their words, too.
   VERBENA_DEVICE void begin() const {
     for (uint32_t i = thread_index(); i < 2 * kCountWords; i += threads_per_block())
       store<Order::kRelaxed, Scope::kCluster>(words_ + i, RowWord{0, 0});
@@ -209,7 +213,7 @@ struct RowVectors {
   }
 };
 
-// Quantises the output of a row and writes it.
+// Quantises the output of a row, and stores the quantised elements and their scales.
 template <typename T, typename Owner>
 class RowQuantiser {
  public:
@@ -229,7 +233,7 @@ class RowQuantiser {
   VERBENA_DEVICE bool has_row_scale() const {
     return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
   }
-  // Begins a row. All threads of the row make the call.
+  // Begins a row. All threads that share the row must call it.
   // @param largest  the largest magnitude of the thread's elements; used for formats with a scale per row
   VERBENA_DEVICE void begin(float largest) {
     if (to_.kind == RowQuantisation::kFloat8Tensor) {
@@ -305,8 +309,8 @@ class RowQuantiser {
                                            scale);
     return scale;
   }
-  // Returns the factor by which elements are multiplied before rounding. Also stores the scale of the block
-  // that contains the vector.
+  // Returns the factor by which elements are multiplied before rounding. If the format has a scale per block,
+  // also stores the scale of the block that contains the vector.
   VERBENA_DEVICE float find_inverse(uint64_t vector, const Elements& numbers) const {
     const RowQuantisation kind = to_.kind;
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
@@ -432,7 +436,7 @@ class RowNorm {
     (void)finish(load_sum);
   }
   VERBENA_DEVICE Owner& owner() { return owner_; }
-  // load_addends(), add_kept() and finish() do the same as apply() in three steps, if x is in registers.
+  // load_addends(), add_kept() and finish() together do the same as apply(), for an x that is in registers.
   VERBENA_DEVICE void load_addends(uint64_t row) {
     row_ = row;
     residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
@@ -465,7 +469,8 @@ class RowNorm {
       factors_[k] = find_factors(weights_[k]);
     }
   }
-  // If x has not arrived in all blocks of the cluster, returns false and writes nothing more.
+  // Completes a row. Returns false, and writes nothing more, if x has not arrived in all blocks of the
+  // cluster.
   template <typename LoadSum>
   VERBENA_DEVICE bool finish(const LoadSum& load_sum) {
     const float squares = combine_words(owner_, turn_, count_words_, AddFloats{});
@@ -522,7 +527,7 @@ class RowNorm {
   struct Several {
     Elements of[kMaxKept];
   };
-  // Not inlined, which keeps the code of the common path contiguous.
+  // load_apart() and store_apart() are not inlined, which keeps the code of the common path contiguous.
   VERBENA_DEVICE_FAR static Elements load_apart(const T* from, uint32_t count) {
     Some numbers{};
     for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);
@@ -582,7 +587,7 @@ class RowNorm {
     }
     return pieces < kCountWords ? static_cast<uint32_t>(pieces) : kCountWords;
   }
-  // Returns whether any thread of the row has a k-th vector.
+  // Returns true if any thread of the row has a k-th vector.
   VERBENA_DEVICE bool is_kept(uint32_t k) const { return k * uint64_t{vectors_.step} < count_vectors_; }
   // Calls `body(vector, h, find_factors, k)` for each of the thread's vectors. k is kKept for vectors that
   // are not kept in registers.

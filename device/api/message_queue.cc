@@ -96,7 +96,7 @@ verbena_result enter(verbena_queue* queue, const Body& body) {
     const Call call(*queue);
     if (!call.is_admitted())
       return base::fail_quietly(Status::kInvalidUsage,
-                                "queue: cancelled: this process has shut the queue down");
+                                "queue: the call was cancelled: this process has shut the queue down");
     return body();
   });
 }
@@ -146,7 +146,7 @@ verbena_result verbena_queue_create(const verbena_queue_options* options, verben
 verbena_result verbena_queue_get_handle(const verbena_queue* queue, verbena_queue_handle* handle) {
   return guard([&]() -> Outcome {
     if (queue == nullptr || queue->writer == nullptr || handle == nullptr)
-      return fail_null("writer, or no handle");
+      return fail_null("writer or handle");
     std::memcpy(handle->bytes, &queue->writer->handle(), sizeof(Handle));
     return {};
   });

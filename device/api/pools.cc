@@ -110,8 +110,8 @@ void* verbena_pool::allocate(size_t length_bytes, int gpu) {
   note(offset.value_or(UINT64_MAX), taken_bytes);
   if (!offset) {
     base::log_warn(
-        "pool: there is not enough free space for %zu bytes. The pool has %llu bytes, of which %llu bytes "
-        "are in use. Create a larger pool",
+        "pool: there is not enough free space for %zu bytes: of the pool's %llu bytes, %llu bytes are in "
+        "use. Create a larger pool",
         length_bytes, static_cast<unsigned long long>(window->length_bytes),
         static_cast<unsigned long long>(used_bytes));
     return nullptr;

@@ -49,7 +49,7 @@ base::Result<bootstrap::LaunchPlace> find_place(const verbena_ranks_options& ask
   if (place.rank >= place.count_ranks || (place.host.empty() && place.count_ranks > 1)) {
     return base::fail(Status::kInvalidArgument,
                       "ranks: invalid options (rank %u of %u, host '%s'). The rank must be less than the "
-                      "number of ranks. If there is more than one rank, the host of rank 0 must be given",
+                      "number of ranks, and the host of rank 0 must be set if there is more than one rank",
                       place.rank, place.count_ranks, place.host.c_str());
   }
   return place;

@@ -152,7 +152,7 @@ void NcclHeap::open(bool uses_loads_and_stores, void* buffer, size_t buffer_byte
   if (buffer_ != nullptr)
     agree("ncclCommWindowRegister", [&] { buffer_window_ = register_window(buffer_, buffer_bytes_); });
   agree("ncclDevCommCreate", [&] { create_communicator(in_reach < static_cast<int>(count_ranks())); });
-  agree("the device communicator", [&] {
+  agree("setting up the device communicator", [&] {
     if (buffer_ != nullptr) take_buffer();
     set_peer(rank(), begin_, begin_);
     find_peers(uses_loads_and_stores);
@@ -251,8 +251,8 @@ verbena_context* create_context(ncclComm_t communicator, size_t window_bytes, vo
   CHECK_CUDA(cudaGetDevice(&current));
   if (gpu != current) {
     throw Failure(VERBENA_INVALID_USAGE, "GPU " + std::to_string(current) +
-                                             " is current, the communicator is GPU " + std::to_string(gpu) +
-                                             "'s");
+                                             " is current, but the communicator is on GPU " +
+                                             std::to_string(gpu) + ". Call cudaSetDevice() first");
   }
   auto heap = std::make_unique<NcclHeap>(nccl, communicator, static_cast<uint32_t>(rank),
                                          static_cast<uint32_t>(count_ranks));
@@ -282,7 +282,8 @@ verbena_result verbena_nccl_context_create_with_buffer(ncclComm* communicator, v
   return guard([&] {
     if (communicator == nullptr || context == nullptr || buffer == nullptr || buffer_bytes == 0)
       throw verbena::Failure(VERBENA_INVALID_ARGUMENT,
-                             "the communicator, the buffer or the pointer for the context is NULL");
+                             "the communicator, the buffer or the pointer for the context is NULL, or the "
+                             "length of the buffer is 0");
     *context = create_context(communicator, heap_bytes, buffer, buffer_bytes);
   });
 }

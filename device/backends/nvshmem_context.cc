@@ -163,7 +163,8 @@ void init(verbena_all_gather all_gather, void* argument, uint32_t rank, uint32_t
                                     static_cast<int>(count_ranks)};
   const int result = nvshmem.init(kInitWithUniqueId, &attributes);
   if (result != 0)
-    throw Failure(VERBENA_SYSTEM_ERROR, "nvshmemx_hostlib_init_attr failed: " + std::to_string(result));
+    throw Failure(VERBENA_SYSTEM_ERROR,
+                  "nvshmemx_hostlib_init_attr failed with result " + std::to_string(result));
 }
 
 verbena_context* create_context(size_t window_bytes) {
@@ -206,7 +207,7 @@ verbena_result verbena_nvshmem_prepare_module(void* module) {
     const int result = nvshmem.init_module(module);
     if (result != 0)
       throw verbena::Failure(VERBENA_SYSTEM_ERROR,
-                             "nvshmemx_cumodule_init failed: " + std::to_string(result));
+                             "nvshmemx_cumodule_init failed with result " + std::to_string(result));
   });
 }
 

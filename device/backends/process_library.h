@@ -29,7 +29,7 @@ class ProcessLibrary {
   template <typename Function>
   Function* find(const char* symbol) const {
     if (Function* const found = seek<Function>(symbol)) return found;
-    throw Failure(VERBENA_INVALID_USAGE, std::string(name_) + " is not loaded, or has no " + symbol);
+    throw Failure(VERBENA_INVALID_USAGE, std::string(name_) + " is not loaded, or has no function " + symbol);
   }
 
  private:

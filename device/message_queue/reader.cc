@@ -42,7 +42,7 @@ base::Error Reader::fail_end(bool is_orderly) {
                               own.c_str(), writer.c_str());
   }
   return base::fail(Status::kRemote,
-                    "queue: %s: %s is dead or unreachable. The writer's log says why. Restart the writer and "
+                    "queue: %s: %s is dead or unreachable; the writer's log says why. Restart the writer and "
                     "create a new queue",
                     own.c_str(), writer.c_str());
 }
@@ -51,7 +51,8 @@ Outcome Reader::check_cancelled() {
   const uint32_t news = interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire);
   if ((news & (kCancelled | kShut)) == 0) return {};
   wake_.clear();
-  return base::fail_quietly(Status::kInvalidUsage, "queue: %s: cancelled%s", name_reader(number_).c_str(),
+  return base::fail_quietly(Status::kInvalidUsage, "queue: %s: the call was cancelled%s",
+                            name_reader(number_).c_str(),
                             (news & kShut) != 0 ? ": this process has shut the queue down" : "");
 }
 
@@ -156,7 +157,7 @@ base::Result<std::optional<Reader::Part>> Reader::await_local(int64_t deadline_n
       if (head.length_bytes > ring.memory().shape().chunk_bytes) {
         return base::fail(Status::kRemote,
                           "queue: %s: the length of a chunk is invalid (%" PRIu64
-                          " bytes), so the shared memory was overwritten",
+                          " bytes), so the shared memory was probably overwritten",
                           name_reader(number_).c_str(), head.length_bytes);
       }
       return std::optional(Part{{data, head.length_bytes}, head.message_bytes, head.flags});

@@ -109,7 +109,7 @@ Outcome Writer::check_cancelled() {
   const uint32_t news = interrupt_.fetch_and(~uint32_t{kCancelled}, std::memory_order_acquire);
   if ((news & (kCancelled | kShut)) == 0) return {};
   wake_.clear();
-  return base::fail_quietly(Status::kInvalidUsage, "queue: writer: cancelled%s",
+  return base::fail_quietly(Status::kInvalidUsage, "queue: writer: the call was cancelled%s",
                             (news & kShut) != 0 ? ": this process has shut the queue down" : "");
 }
 
@@ -222,7 +222,7 @@ Outcome Writer::look_after_peers() {
   interrupt_.fetch_or(kPeerNews, std::memory_order_relaxed);
   return base::fail(
       Status::kRemote,
-      "queue: writer: %s dead or unreachable. The log of the reader says why. Either restart the reader and "
+      "queue: writer: %s dead or unreachable; the log of the reader says why. Either restart the reader and "
       "create a new queue, or continue without the reader (drop_reader)",
       (describe(dead.front()) +
        (dead.size() > 1 ? " and " + std::to_string(dead.size() - 1) + " more readers are" : " is"))

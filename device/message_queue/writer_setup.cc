@@ -78,10 +78,11 @@ base::Error Writer::fail_absent() const {
     absent += (absent.empty() ? "" : ", ") + describe(reader);
   }
   if (count > kMaxNamed) absent += " and " + std::to_string(count - kMaxNamed) + " more";
-  return base::fail(Status::kTimeout,
-                    "queue: writer: not all of the %zu readers attached in time. The missing readers are: "
-                    "%s. Check that their processes run, have called wait_until_ready(), and can reach %s",
-                    peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
+  return base::fail(
+      Status::kTimeout,
+      "queue: writer: not all of the %zu readers attached in time; the missing readers are: %s. Check that "
+      "the processes of these readers run, have called wait_until_ready(), and can reach %s",
+      peers_.size(), absent.c_str(), base::describe(handle_.writer).c_str());
 }
 
 bootstrap::Callers::Verdict Writer::judge(const bootstrap::Hello& hello) const {

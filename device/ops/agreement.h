@@ -1,7 +1,7 @@
-// The agreement of all ranks of a context on a new communicator. The ranks compare the settings that must be
-// equal, and an error names a setting that differs. Properties that may differ, such as the GPU and the other
-// communicators in the process, are reduced to values that work for all ranks. docs/collectives.md lists what
-// may differ between ranks.
+// Before a communicator is created, all ranks of the context agree on its settings. The ranks compare the
+// settings that must be equal, and an error names a setting that differs. Some properties may differ, such as
+// the GPU and the number of other communicators in the process. From these properties, the ranks derive
+// settings that work for all ranks. docs/collectives.md lists what may differ between ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace verbena::ops {
 
 inline constexpr uint32_t kNameBytes = 64, kFailureBytes = 256;
 
-// One rank's part of the agreement, sent as raw bytes. Members of different teams of the same context must
-// agree, too, because one collective call creates the workspaces of all teams.
+// One rank's settings and properties, which are sent as raw bytes. Members of different teams of the same
+// context must agree, too, because one collective call creates the workspaces of all teams.
 struct Proposal {
   uint64_t packet_bytes = 0, chunk_bytes = 0;
   uint64_t measurements = 0;  // hash of the tuning file's content; 0 if there is no tuning file
@@ -42,7 +42,7 @@ struct Agreement {
 
 // Compares the proposals. Collective over the context. Throws on all ranks if a rank has failed or if
 // settings differ. A failed rank rethrows its `failure`. All other ranks throw a Failure that names the
-// ranks.
+// failed ranks or the ranks that differ.
 Agreement agree(verbena_context* context, const Proposal& mine, const std::exception_ptr& failure);
 
 }  // namespace verbena::ops

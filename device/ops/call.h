@@ -12,8 +12,8 @@ inline constexpr int32_t kMaxRanks = 16;
 inline constexpr uint32_t kCountOperations = 5;  // number of values of verbena_ops_operation
 inline constexpr uint32_t kMaxCalls = 8;         // calls per launch
 inline constexpr uint32_t kMaxThreads = 512;
-// Limits of the fused all-reduce and norm, which keeps rows in registers: the numbers of vectors per thread,
-// blocks per row, and warps per row.
+// Limits of the fused all-reduce and norm, which keeps rows in registers: the maximum numbers of vectors per
+// thread, blocks per row, and warps per row.
 inline constexpr uint32_t kMaxKept = 2, kMaxRowBlocks = 8, kMaxRowWarps = 64;
 inline constexpr uint32_t kFewRowBlocks = 4;  // limit for rows that would also fit into one block
 
@@ -28,7 +28,7 @@ enum class Algorithm : uint32_t {
   kBulkTwoShot = 4,
   kCopyEngines = 5,  // the driver's copies instead of a kernel
   kDirect = 6,       // for tensors in windows
-  // Quantised.
+  // Quantised algorithms.
   kFloat8 = 16,
   kInt8 = 17,
   kInt6 = 18,
@@ -40,9 +40,9 @@ enum class Algorithm : uint32_t {
 };
 inline constexpr uint32_t kCountAlgorithms = 7;  // number of exact algorithms
 inline constexpr uint32_t kFirstCodec = 16, kCountCodecs = 7;
-// Number of codecs that use one format for addends and sums. These codecs come first in Algorithm.
+// Number of codecs that use the same format for addends and for sums. These codecs come first in Algorithm.
 inline constexpr uint32_t kCountSingleCodecs = 5;
-// Returns the index of the codec, or a value of kCountCodecs or more if the algorithm is exact.
+// Returns the index of the algorithm's codec. If the algorithm is exact, the result is kCountCodecs or more.
 constexpr uint32_t find_codec(Algorithm algorithm) {
   return static_cast<uint32_t>(algorithm) - kFirstCodec;
 }
@@ -81,9 +81,10 @@ struct Grid {
   uint32_t cluster = 1;  // blocks per cluster
 };
 
-// The last four kinds use NormLaunch::norm. kNorm normalises local rows, kAllReduceNorm normalises the ranks'
-// sums, and kShardedNorm normalises each rank's share of the sums. kFinalize computes rows from the outputs
-// of local experts. kAllReduceNorm with a FinalizeLaunch also computes its input from these outputs.
+// The last four kinds use NormLaunch::norm. kNorm normalises local rows. kAllReduceNorm sums rows over all
+// ranks, and each rank normalises all sums. In kShardedNorm, each rank normalises only its share of the sums.
+// kFinalize computes rows from the outputs of local experts. kAllReduceNorm with a FinalizeLaunch also
+// computes its input from these outputs.
 enum class Kind : uint32_t {
   kAllReduce = 0,
   kExchange = 1,
@@ -94,8 +95,9 @@ enum class Kind : uint32_t {
   kFinalize = 6,
 };
 
-// The memory layout of an exchange's messages on one side. The message of member r begins at r *
-// member_bytes, and consists of rows of row_bytes with a stride of stride_bytes (Rows of message_bytes.cuh).
+// The memory layout of an exchange's messages, in the input or in the output. The message of member r begins
+// at r * member_bytes, and consists of rows of row_bytes with a stride of stride_bytes (Rows of
+// message_bytes.cuh).
 struct Layout {
   uint64_t member_bytes, row_bytes, stride_bytes;
 };
@@ -151,7 +153,8 @@ struct Finalize {
   uint32_t top_k;
 };
 
-// The kinds of calls in a launch. A kernel with code for fewer kinds is faster.
+// The kinds of calls in a launch. A kernel with code for only one kind is faster than a kernel with code for
+// all kinds.
 enum class Content : uint32_t { kAllReduces, kExchanges, kAnything };
 
 // The arguments of every kernel.
@@ -168,7 +171,8 @@ struct Launch {
   uint32_t hosts;
   uint8_t members[kMaxRanks];
 };
-// Kernels for a single call have a separate type, because a kernel with fewer arguments starts earlier.
+// Kernels for a single call have a separate argument type, because a kernel with fewer arguments starts
+// earlier.
 struct CallLaunch : Launch {
   Call call;
 };
@@ -193,13 +197,13 @@ struct CallRecord {
   uint32_t lengths, quantisation, outputs;
   int32_t root;
   uint64_t counts_hash, padding;       // hash of the counts in GPU memory, if they must be equal on all ranks
-  uint64_t input_place, output_place;  // offsets in a window, if peers read or write the tensors there
+  uint64_t input_place, output_place;  // offsets in a window, if peers access the tensors in the window
 };
 // The number of words of a record; no word is padding.
 inline constexpr uint32_t kRecordWords = sizeof(CallRecord) / sizeof(uint64_t);
 static_assert(sizeof(CallRecord) == 112, "verbena: records are compared word by word");
 
-// The arguments of the two kernels before and after the exchange of the ranks' records.
+// The arguments of the two kernels that run before and after the exchange of records.
 struct CompareLaunch : Launch {
   CallRecord record;
   const int64_t* counts;  // the call's counts if they must be equal on all ranks, otherwise null

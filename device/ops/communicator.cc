@@ -81,7 +81,7 @@ HostNotes::HostNotes(const Driver& driver) : driver_(driver) {
   void* memory = nullptr;
   driver_.check(
       driver_.cuMemHostAlloc(&memory, sizeof(Content), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-      "allocating host memory for the status");
+      "cannot allocate host memory for the status");
   content_ = new (memory) Content{};
 }
 
@@ -276,7 +276,8 @@ void Communicator::check_error() const {
     throw Failure(result, text);
   if (!local_ || local_->notes.status() == 0) return;
   throw Failure(VERBENA_REMOTE_ERROR,
-                "ops: a call failed and has no result (status " + std::to_string(local_->notes.status()) +
+                "ops: an earlier call failed and has no result (status " +
+                    std::to_string(local_->notes.status()) +
                     "). Call verbena_ops_reset() on all ranks to make the communicator usable again");
 }
 

@@ -1,5 +1,5 @@
-// The implementation of verbena_ops. It has a team's workspaces and the kernels, and launches the kernels.
-// Chooser (choice.h) chooses algorithms.
+// The implementation of verbena_ops. A Communicator has a team's workspaces and the kernels, and launches the
+// kernels. Chooser (choice.h) chooses the algorithms.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ class HostNotes {
   int64_t* status_address() const { return &content_->status; }
   // Returns the SymmStatus of the first failed call, or 0 if no call has failed.
   int64_t status() const { return __atomic_load_n(&content_->status, __ATOMIC_RELAXED); }
-  // Records for comparing a call: this rank's record, the records of all members, and this rank's record of a
-  // call that differed.
+  // The records of a call that is compared between ranks: this rank's record, the records of all members, and
+  // this rank's record of a call that differed.
   CallRecord* own_record() const { return &content_->own; }
   CallRecord* records() const { return content_->all; }
   CallRecord* refused_record() const { return &content_->refused; }
@@ -77,15 +77,15 @@ class Communicator {
   void check_error() const;
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
-  // Throws Failure if the team spans several hosts, where `what` is not supported.
+  // Throws Failure if the team spans several hosts. The text says that `what` works only within a host.
   void expect_one_host(const char* what) const;
 
   // The functions below are for members. On other ranks they throw Failure.
   const Chooser& chooser() const;
   // Launches a call, or adds it to the open group.
   void submit(const Call& call, const Choice& choice, CUstream stream);
-  // Gathers `length_bytes` from each rank by copy engines. Throws Failure if the output is not in a window
-  // that is mapped on all members.
+  // Gathers `length_bytes` bytes from each rank with copy engines. Throws Failure if the output is not in a
+  // window that is mapped on all members.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
   // A window and an offset in the window. find_place() returns the place of a tensor, or nothing if no window
   // contains the whole tensor.
@@ -94,9 +94,9 @@ class Communicator {
     uint64_t offset;
   };
   std::optional<WindowPlace> find_place(const void* tensor, uint64_t length_bytes) const;
-  // are_in_windows() returns whether input and output of this rank's all-reduce lie in windows;
-  // are_in_windows_of_all() returns whether this holds on all ranks, which the caller has promised by the
-  // option has_windows.
+  // are_in_windows() returns whether the input and the output of an all-reduce lie in windows on this rank.
+  // are_in_windows_of_all() returns whether they lie in windows on all ranks: with the option has_windows,
+  // the caller has promised that all ranks are alike.
   bool are_in_windows(const Call& call) const;
   bool are_in_windows_of_all(const Call& call) const {
     return options_.has_windows != 0 && are_in_windows(call);
@@ -139,8 +139,8 @@ class Communicator {
   // is on one host, or if this rank is not a member.
   SymmetricTeam find_hosts(const verbena_team* team);
   void make_chooser(const Agreement& agreement);
-  // Create the workspaces. Collective: all ranks create the same workspaces in the same order. Ranks that are
-  // not members pass null.
+  // make_workspaces() and make_workspaces_across() create the workspaces. Collective: all ranks create the
+  // same workspaces in the same order. Ranks that are not members pass null.
   void make_workspaces(const verbena_team* team);
   void make_workspaces_across(const verbena_team* team, const verbena_team* host);
   void load_settings(Proposal& mine);
@@ -149,7 +149,8 @@ class Communicator {
   void place_in_hosts(Launch& launch) const;
   void begin_launch(const Choice& choice, Launch& launch);
   void launch_coded(const Pending& one, CUstream stream);
-  // launch() compares the ranks' calls first if VERBENA_OPS_CHECK is set; put() does not.
+  // launch() and put() launch calls. If VERBENA_OPS_CHECK is set, launch() first compares the calls of all
+  // ranks. put() never compares calls.
   void launch(std::span<const Pending> calls, CUstream stream);
   void put(std::span<const Pending> calls, CUstream stream);
   void compare_calls(const CallRecord& record, const int64_t* counts, CUstream stream);

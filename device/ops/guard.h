@@ -1,4 +1,4 @@
-// Wraps every function of the library's C API, so that no exception passes through C.
+// guard() wraps every function of the library's C API, so that no exception passes through C.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@ verbena_result guard(const Body& body) noexcept {
     body();
     return VERBENA_SUCCESS;
   } catch (const Failure& failure) {
-    // An error of libverbena.so, or of an earlier call of this thread, is logged already.
+    // An error of libverbena.so, or of an earlier call of this thread, has already been logged.
     if (std::strcmp(failure.what(), verbena_last_error()) == 0) return failure.result();
     return verbena_fail(failure.result(), failure.what());
   } catch (const std::bad_alloc&) {

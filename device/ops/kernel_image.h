@@ -1,5 +1,5 @@
 // The kernels for every GPU architecture of the build, embedded in the library. There is one image per source
-// file, so that nvcc compiles them in parallel.
+// file, so that the source files can be compiled in parallel.
 #pragma once
 
 namespace verbena::ops {

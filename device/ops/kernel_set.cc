@@ -62,12 +62,12 @@ GpuFacts Driver::find_gpu() const {
   CUdevice device = 0;
   char name[256] = "";
   int major = 0, multiprocessors = 0;
-  check(cuCtxGetDevice(&device), "no GPU is current (cudaSetDevice)");
-  check(cuDeviceGetName(name, sizeof(name), device), "the GPU's name");
+  check(cuCtxGetDevice(&device), "no GPU is current (call cudaSetDevice() first)");
+  check(cuDeviceGetName(name, sizeof(name), device), "cannot query the name of the GPU");
   check(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device),
-        "the GPU's compute capability");
+        "cannot query the compute capability of the GPU");
   check(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
-        "the GPU's multiprocessors");
+        "cannot query the number of multiprocessors of the GPU");
   return {name, static_cast<uint32_t>(multiprocessors), major >= kHopper};
 }
 
@@ -76,7 +76,7 @@ std::shared_ptr<KernelSet> KernelSet::share() {
   static std::map<CUcontext, std::weak_ptr<KernelSet>> sets;
   CUcontext context = nullptr;
   const Driver& driver = Driver::instance();
-  driver.check(driver.cuCtxGetCurrent(&context), "no GPU is current (cudaSetDevice)");
+  driver.check(driver.cuCtxGetCurrent(&context), "no GPU is current (call cudaSetDevice() first)");
   const std::lock_guard lock(mutex);
   std::weak_ptr<KernelSet>& shared = sets[context];
   std::shared_ptr<KernelSet> set = shared.lock();
@@ -85,7 +85,7 @@ std::shared_ptr<KernelSet> KernelSet::share() {
 }
 
 void KernelSet::synchronize() const {
-  driver_.check(driver_.cuCtxSynchronize(), "waiting for the GPU");
+  driver_.check(driver_.cuCtxSynchronize(), "waiting for the GPU failed");
 }
 
 KernelSet::KernelSet() : driver_(Driver::instance()) {
@@ -179,8 +179,8 @@ KernelSet::~KernelSet() {
 CUmodule KernelSet::load(const char* image) const {
   CUmodule module = nullptr;
   int version = 0;
-  driver_.check(driver_.cuDriverGetVersion(&version), "the driver's version");
-  const std::string what = std::string("loading the kernels, which were built with CUDA ") +
+  driver_.check(driver_.cuDriverGetVersion(&version), "cannot query the version of the driver");
+  const std::string what = std::string("cannot load the kernels, which were built with CUDA ") +
                            kernel_cuda_version() +
                            " and need a driver for that version or newer (this driver supports CUDA " +
                            std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + ")";
@@ -335,7 +335,7 @@ void KernelSet::pause(uint64_t length_ns, CUstream stream) {
 void KernelSet::copy(void* to, const void* from, uint64_t length_bytes, CUstream stream) {
   driver_.check(driver_.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
                                       length_bytes, stream),
-                "a copy to a peer");
+                "cannot start a copy to a peer");
 }
 
 // `launch` must have the type of the kernel's parameter, because the driver copies as many bytes from
@@ -364,7 +364,7 @@ void KernelSet::enqueue(CUfunction function, const Grid& grid, void** parameters
   config.hStream = stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  driver_.check(driver_.cuLaunchKernelEx(&config, function, parameters, nullptr), "launching a kernel");
+  driver_.check(driver_.cuLaunchKernelEx(&config, function, parameters, nullptr), "cannot launch a kernel");
 }
 
 }  // namespace verbena::ops

@@ -1,5 +1,5 @@
-// The kernels on the current GPU. The CUDA driver is loaded when it is first used, so the library does not
-// link with any CUDA library.
+// The library's kernels, loaded on the current GPU. The CUDA driver is loaded when it is first used, so the
+// library does not link with any CUDA library.
 #pragma once
 
 #include <array>
@@ -49,7 +49,7 @@ class KernelSet {
   // Returns the KernelSet of the current GPU, which is shared: kernels are loaded once and unloaded with the
   // last reference. Any thread may call this function.
   static std::shared_ptr<KernelSet> share();
-  // Waits for all work of the GPU's CUDA context.
+  // Waits for all work in the GPU's CUDA context.
   void synchronize() const;
   // Launches one call or a group of calls.
   void launch(Family family, Content content, const Grid& grid, const GroupLaunch& launch, CUstream stream);
@@ -68,12 +68,12 @@ class KernelSet {
                   uint32_t type, CUstream stream);
   void launch_moe(MoeFamily family, const Grid& grid, const MoeCombineLaunch& launch, device::MoeOrder order,
                   uint32_t type, CUstream stream);
-  // Launch the kernels that compare a call between the ranks: one before and one after the exchange of
-  // records.
+  // record_call() and compare_calls() launch the kernels that compare a call between the ranks. record_call()
+  // runs before the exchange of records, and compare_calls() runs after it.
   void record_call(const CompareLaunch& launch, CUstream stream);
   void compare_calls(const CompareLaunch& launch, CUstream stream);
   void pause(uint64_t length_ns, CUstream stream);
-  // Copies by a copy engine.
+  // Enqueues a copy by a copy engine.
   void copy(void* to, const void* from, uint64_t length_bytes, CUstream stream);
 
  private:

@@ -25,9 +25,9 @@ struct MoeFarLaunch : MoeLaunch {
 using MoeFarDispatchLaunch = MoeFarLaunch<MoeDispatchLaunch>;
 using MoeFarCombineLaunch = MoeFarLaunch<MoeCombineLaunch>;
 
-// The kernels of a family have the same names, in a namespace of the family: verbena::ops::moe for one host,
-// moe_in_turn for one host and long batches, moe_far for teams across hosts. Profiling tools such as DeepEP's
-// timer look for kernels whose names contain "::dispatch" and "::combine".
+// The kernels have the same names in each family, but each family has its own namespace: verbena::ops::moe
+// for one host, moe_in_turn for one host and long batches, moe_far for teams across hosts. Profiling tools
+// such as DeepEP's timer look for kernels whose names contain "::dispatch" and "::combine".
 enum class MoeFamily : uint32_t { kOneHost, kInTurn, kFar };
 inline constexpr uint32_t kMoeFamilies = 3;
 

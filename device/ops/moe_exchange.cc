@@ -341,10 +341,9 @@ void MoeExchange::check_error() const {
   const verbena_result result = verbena_workspace_get_error(workspace_.handle(), text, sizeof(text));
   if (result != VERBENA_SUCCESS)
     refuse(result, text,
-           ". The results of this call and of later calls are missing until all ranks have called "
-           "verbena_moe_reset()");
+           ". This call and later calls have no results until all ranks have called verbena_moe_reset()");
   if (local_ && local_->notes.status() != 0)
-    refuse(VERBENA_REMOTE_ERROR, "a call failed and has no result (status ", local_->notes.status(),
+    refuse(VERBENA_REMOTE_ERROR, "an earlier call failed and has no result (status ", local_->notes.status(),
            "). Call verbena_moe_reset() on all ranks to make the exchange usable again");
 }
 
@@ -529,8 +528,8 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   expect_valid(arguments.order >= VERBENA_MOE_ROWS && arguments.order <= VERBENA_MOE_EXACT,
                "order is unknown. The header verbena/moe.h lists the orders");
   expect_valid(arguments.order != VERBENA_MOE_EXACT || options_.exact != 0,
-               "VERBENA_MOE_EXACT needs an exchange between ranks of one host that was created with "
-               "verbena_moe_options::exact");
+               "VERBENA_MOE_EXACT needs an exchange that was created with verbena_moe_options::exact and "
+               "whose ranks are all on one host");
   expect_valid(arguments.type == VERBENA_OPS_BFLOAT16 || arguments.type == VERBENA_OPS_FLOAT16,
                "a combine takes only rows of float16 or bfloat16");
   if (arguments.weights != nullptr) {

@@ -1,5 +1,5 @@
-// The implementation of verbena_moe. It has a team's workspace, and launches the kernels that move tokens
-// through the workspace.
+// The implementation of verbena_moe. A MoeExchange has a team's workspace, and launches the kernels that move
+// tokens through the workspace.
 #pragma once
 
 #include <memory>
@@ -29,12 +29,13 @@ class MoeExchange {
   void reset();
   // Throws Failure if an earlier call has no valid result.
   void check_error() const;
-  // Sets and returns the mask of the ranks that take part in later calls. set_mask() throws Failure if a call
-  // is in flight, or if the mask includes a rank that was excluded from a call since the last reset().
+  // set_mask() sets the mask of the ranks that take part in later calls, and mask() returns the mask.
+  // set_mask() throws Failure if a call is in flight, or if the mask includes a rank that was excluded from a
+  // call since the last reset().
   void set_mask(uint64_t living);
   uint64_t mask() const;
-  // The functions below are for members. They throw Failure on ranks that are not members, and on members if
-  // arguments are invalid.
+  // The functions below are for members. These functions throw Failure on ranks that are not members, and on
+  // members if arguments are invalid.
   device::MoeHandleLayout layout() const;
   void dispatch(const verbena_moe_dispatch_arguments& arguments, CUstream stream);
   void combine(const verbena_moe_combine_arguments& arguments, CUstream stream);

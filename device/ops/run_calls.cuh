@@ -91,8 +91,8 @@ struct ByChunks {
   }
 };
 
-// The collectives of a team across hosts. Data for all ranks is sent to each host once; all other data is
-// sent directly to its rank.
+// The collectives of a team across hosts. Data for all ranks is sent only once to each host. Data for a
+// single rank is sent directly to that rank.
 template <Wire kWire>
 struct AcrossHostsWay {
   template <typename Reduce>
@@ -148,7 +148,8 @@ VERBENA_DEVICE ExchangePlan* find_plan() {
 #endif
 }
 
-// One member's part, according to the counts in GPU memory.
+// The part of a tensor that the counts in GPU memory assign to a member. is_right is false if the counts are
+// invalid.
 struct Stretch {
   uint64_t begin_bytes, length_bytes;
   bool is_right;
@@ -172,7 +173,8 @@ VERBENA_DEVICE Stretch find_stretch(const int64_t* counts, const int64_t* offset
           is_right};
 }
 
-// The entries of a plan whose lengths are in GPU memory.
+// Fills a plan's entry for a member if the lengths of messages are in GPU memory. Returns false if the
+// lengths are invalid.
 VERBENA_DEVICE bool fill_entry_by_counts(const Call& call, int32_t me, int32_t member, ExchangeEntry& entry) {
   Stretch send{0, 0, true}, receive{0, 0, true};
   switch (call.lengths) {
@@ -253,8 +255,8 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
       return call.kind == Kind::kExchange ? Way::exchange(launch, call, plan, max_bytes)
                                           : Way::exchange_reduce(launch, plan, max_bytes, reduce);
     };
-    // If all messages have the same length, no plan in memory is needed, and so no block barrier after
-    // writing a plan. This separate code saves a microsecond.
+    // If all messages have the same length, neither a plan in memory nor a block barrier after writing the
+    // plan is needed. This separate code saves a microsecond.
     if (call.lengths < Lengths::kByReceiver) {
       const int32_t me = launch.workspace.context.team_rank;
       const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
@@ -292,7 +294,7 @@ VERBENA_DEVICE void spoil(const Rows& output, uint64_t length_bytes) {
 VERBENA_DEVICE_FAR void spoil_tensor(char* output, uint64_t length_bytes) {
   spoil(Rows::contiguous(output), length_bytes);
 }
-// Fills the outputs of this rank's failed calls, from `first` on.
+// Fills the outputs of this rank's failed calls, starting with call `first`, with 0xff.
 VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_t count, int32_t me,
                                       int32_t size) {
   for (uint32_t i = first; i < count; ++i) {
@@ -331,7 +333,7 @@ VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
 }
 
 // Runs a kernel's body. `body` returns a SymmStatus and must call start_of() before it accesses memory that
-// other kernels use. If `body` fails, `spoil_all()` fills the outputs.
+// other kernels use. If `body` fails, `spoil_all()` fills the outputs with 0xff.
 template <typename Body, typename SpoilAll>
 VERBENA_DEVICE void run_grid(const Launch& launch, const Body& body, const SpoilAll& spoil_all) {
   const SymmStatus status = body();
@@ -354,9 +356,9 @@ VERBENA_DEVICE void make_reduction(const Call& call, ReduceFloats& reduce) {
   reduce = {static_cast<DataType>(call.type)};
 }
 
-// The kernels of VERBENA_OPS_CHECK; each runs in one block. The first kernel writes this rank's record, which
-// an exchange then sends; the second compares the records of all ranks. If the records differ, every rank
-// refuses its call.
+// The bodies of the kernels of VERBENA_OPS_CHECK. Each kernel runs in one block. run_note() writes this
+// rank's record, which an exchange then sends to the other ranks. run_compare() compares the records of all
+// ranks. If the records differ, every rank refuses its call.
 VERBENA_DEVICE void run_note(const CompareLaunch& launch) {
   start_of(launch)();
   if (thread_index() != 0) return;
@@ -370,8 +372,8 @@ VERBENA_DEVICE void run_compare(const CompareLaunch& launch) {
       launch,
       [&] {
         start_of(launch)();
-        // If the exchange failed, there is nothing to compare. A peer that has already compared may have
-        // failed the team.
+        // If the exchange failed, there is nothing to compare. A peer that has already compared the records
+        // may have set the team's failure word.
         if (sync_block_any(load_relaxed<Scope::kSystem>(launch.status) != 0)) return SymmStatus::kTimedOut;
         const auto* const own = reinterpret_cast<const uint64_t*>(launch.own);
         const auto* const all = reinterpret_cast<const uint64_t*>(launch.all);
@@ -398,7 +400,7 @@ VERBENA_DEVICE void run_call(const CallLaunch& launch) {
       [&] { spoil_call(launch); });
 }
 
-// An all-reduce by all_reduce_vectors() of OneShot or TwoShot.
+// Runs an all-reduce with all_reduce_vectors() of OneShot or TwoShot.
 template <typename Calls, int kRanks, typename T>
 VERBENA_DEVICE void run_vectors(const CallLaunch& launch) {
   run_grid(
@@ -421,7 +423,8 @@ VERBENA_DEVICE void run_calls(const GroupLaunch& launch) {
       [&] {
         SymmStatus status = SymmStatus::kDone;
         for (; done < launch.count_calls; ++done) {
-          // Acts like the end of a kernel: all reads and writes of the block happen before its next step.
+          // Has the same effect as the end of a kernel: all reads and writes of the block happen before the
+          // block's next call.
           if (done > 0) {
             fence<Order::kAcquireRelease, Scope::kSystem>();
             sync_block();

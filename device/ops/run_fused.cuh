@@ -98,7 +98,7 @@ struct NormOfType {
   }
 };
 
-// Reads the launch's only call.
+// The arguments of a norm, from the launch's only call.
 struct NormArguments {
   const Element16* input;
   Element16* sum;
@@ -112,8 +112,7 @@ struct NormArguments {
         norm_some{reduce.type} {}
 };
 
-// Fills the outputs of a norm (all rows) and the sum (`sum_rows` rows of the norm's `hidden` elements) with
-// 0xff.
+// Fills the outputs of a norm (all rows) and the sum (`sum_rows` rows of `hidden` elements) with 0xff.
 VERBENA_DEVICE_FAR void spoil_norm(const Call& call, const Norm& norm, uint64_t sum_rows) {
   const auto spoil_rows = [&](void* begin, uint64_t rows, uint64_t row_bytes, uint64_t stride_bytes) {
     if (begin != nullptr && rows != 0)
@@ -157,8 +156,8 @@ VERBENA_DEVICE void run_finalize(const FinalizeLaunch& launch) {
 }
 
 // Runs a fused all-reduce and norm, which keeps kKept vectors per thread in registers. Each type and length
-// has a separate kernel, because compilers put the arrays of one kernel for all cases into memory. A
-// FinalizeLaunch computes the input from the outputs of experts.
+// has a separate kernel. In a single kernel for all cases, compilers would keep the arrays in memory and not
+// in registers. With a FinalizeLaunch, the kernel computes its input from the outputs of experts.
 template <int kRanks, typename T, uint32_t kKept, typename LaunchOf = NormLaunch>
 VERBENA_DEVICE void run_all_reduce_norm(const LaunchOf& launch) {
   run_grid(

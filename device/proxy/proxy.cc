@@ -214,7 +214,8 @@ base::Outcome Proxy::start() {
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    return base::fail_errno(base::Status::kSystem, error.code().value(), "proxy: cannot start its thread");
+    return base::fail_errno(base::Status::kSystem, error.code().value(),
+                            "proxy: cannot start the proxy thread");
   }
   return {};
 }

@@ -260,7 +260,9 @@ Posting QueueDrain::post_update(UnderWay& one, const RemoteWord& word) {
 Posting QueueDrain::await_queue(UnderWay& one) {
   const Request& request = one.request;
   if (request.extent >= all_.size() || request.extent == index_)
-    return refuse(posting_, "the other queue does not exist");
+    return refuse(
+        posting_,
+        "the put queue for which the operation waits does not exist or is the queue of the operation itself");
   const QueueDrain& other = *all_[request.extent];
   if (one.step == Step::kWaiting && other.seize_behind(request.peer, request.operand, &one.progress))
     one.step = Step::kAnswering;
@@ -285,7 +287,8 @@ Posting QueueDrain::post_signal(UnderWay& one, const Window& there) {
   const Request& request = one.request;
   const Window* other = windows_.find(request.extent, kWordBytes);
   if (!is_word(other, request.extent))
-    return refuse(posting_, "the second word of the signal is outside every window");
+    return refuse(posting_,
+                  "the second word of the signal is outside every window or not aligned to 8 bytes");
   if (one.step == Step::kWaiting) {
     const RemoteWord word{request.peer, index_, other->region, request.extent - other->heap_offset};
     const Posting posting = check(posting_, endpoint_.read_word(word, posting_ + 1));

@@ -1,5 +1,5 @@
 // The table in GPU memory (struct SymmAliases) in which kernels look up the symmetric addresses of memory
-// that the application has registered. Changes are not thread safe, but kernels may read the table at the
+// that the application has registered. Any thread may change the table, and kernels may read the table at the
 // same time.
 #pragma once
 
@@ -22,8 +22,8 @@ class AliasTable {
   // The table's address for kernels (SymmContext::aliases).
   const SymmAliases* device() const { return static_cast<const SymmAliases*>(memory_.device()); }
 
-  // Adds an entry: `length_bytes` of memory at `begin` have the symmetric address `symmetric`. The table has
-  // as many entries as a context can have windows.
+  // Adds an entry: `length_bytes` bytes of memory at `begin` have the symmetric address `symmetric`. The
+  // table has as many entries as a context can have windows.
   base::Result<uint32_t> add(const void* begin, uint64_t length_bytes, const void* symmetric);
   void remove(uint32_t entry);
   // Returns the symmetric address of `address`, or `address` itself if it is in no entry.

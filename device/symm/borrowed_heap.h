@@ -1,6 +1,6 @@
-// A heap that another library has allocated and mapped. The windows of a context over this heap, and the
-// words of the context's teams, lie in the heap. The other library's network reaches the ranks whose memory
-// is not mapped.
+// A heap that another library has allocated and mapped. If a context uses such a heap, the context's windows
+// and the words (signals and barriers) of its teams lie in the heap. The other library's network reaches the
+// ranks whose memory is not mapped.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +54,8 @@ struct BorrowedHeap {
   HeapBackend backend;
   std::byte* begin = nullptr;
   uint64_t length_bytes = 0;
-  // The range of symmetric addresses, at least length_bytes. It is longer if other symmetric memory follows
-  // the heap.
+  // The length of the range of symmetric addresses, at least length_bytes. The range is longer than the heap
+  // if other symmetric memory follows the heap.
   uint64_t reach_bytes = 0;
   std::vector<int64_t> deltas;  // by rank; see SymmContext
   // Memory of the application, which kernels may access by its own addresses.

@@ -1,4 +1,4 @@
-// A rank's part of symmetric memory: heap, windows, teams and the connection to the other ranks. It
+// A rank's part of symmetric memory: heap, windows, teams and the connection to the other ranks. Context
 // implements verbena.h with the project's internal types.
 //
 // All ranks must make the collective calls, in the same order. On each rank, only one thread at a time may
@@ -28,7 +28,7 @@
 
 namespace verbena::symm {
 
-// The settings of a context. They must be equal on all ranks, unless a comment says otherwise.
+// The settings of a context. A setting must be equal on all ranks, unless its comment says otherwise.
 struct ContextSettings {
   base::SymmPath path = base::SymmPath::kAuto;
   uint64_t heap_bytes = 0;
@@ -37,13 +37,14 @@ struct ContextSettings {
   bool multicast = false;   // true if multicast is requested; it is used if all ranks support it
 
   static ContextSettings from_parameters();
-  // Returns the size in bytes of the teams' words, which lie at the begin of the heap, in the first window.
+  // Returns the size in bytes of the teams' words (signals and barriers), which lie at the beginning of the
+  // heap, in the first window.
   uint64_t measure_words(uint32_t count_ranks) const;
 };
 
 class Context;
 
-// A window: memory at the same offset of every rank's heap. The context owns it.
+// A window: memory at the same offset of every rank's heap. The context owns the ContextWindow.
 struct ContextWindow {
   Context* context = nullptr;
   Window place;  // offset in the heap, and the NIC's region
@@ -69,11 +70,11 @@ class Context {
   // Destroys the context. Not collective. Operations of peers that are still outstanding may or may not take
   // effect. No kernel may still be using the context.
   ~Context() = default;
-  // Announces to the peers that this rank is about to destroy the context, so that they do not report a
-  // failure. Collective. Only the destruction may follow.
+  // Announces to the peers that this rank is about to destroy the context, so that the peers do not report a
+  // failure. Collective. Afterwards, the caller may only destroy the context.
   base::Outcome leave();
   // Ends this rank's threads. Afterwards, operations in put queues are not carried out, and dead peers are
-  // not detected. Not collective. Only the destruction may follow.
+  // not detected. Not collective. Afterwards, the caller may only destroy the context.
   void end_threads();
 
   const base::OwnProcess& process() const { return process_; }
@@ -93,9 +94,10 @@ class Context {
   // registration. Waits for earlier requests of the ranks' kernels.
   base::Outcome free_window(ContextWindow& window);
   // Finds a window by one of its addresses or by an address of the registered memory. Returns null if there
-  // is none.
+  // is no such window.
   ContextWindow* find_window(const void* address);
-  // Returns the address at which the window's part of `rank` is mapped here, or null if it is not mapped.
+  // Returns the address at which this rank has mapped `rank`'s memory of the window, or null if this memory
+  // is not mapped.
   std::byte* find_peer(const ContextWindow& window, uint32_t rank) const;
 
   Team& world() { return first_team(0); }
@@ -107,8 +109,8 @@ class Context {
   // empty list and get null.
   base::Result<Team*> make_team(std::span<const uint32_t> ranks);
   // Resets a team's words to the values that they have in a new team. This clears timeouts. Collective over
-  // the world. Members pass the team, other ranks null. Waits for earlier requests of kernels. No kernel of
-  // any member may be using the team.
+  // the world. Members pass the team; other ranks pass null. Waits for earlier requests of kernels. No kernel
+  // of any member may be using the team.
   base::Outcome reset_team(Team* team);
   // Frees a team. Not collective. No kernel of any member may still be using the team.
   void free_team(const Team& team);
@@ -138,7 +140,7 @@ class Context {
   // `what`, which names the object that was used, for example "a pool". Collective.
   base::Outcome compare_history(const char* what, uint64_t count, uint64_t history);
   // Waits until all requests of this rank's finished kernels are complete here and at the peers. Any thread
-  // may call it. Returns an error if the heap is borrowed and the other library's own quiet function is
+  // may call it. Returns an error if the heap is borrowed and the quiet function of the other library is
   // needed.
   base::Outcome quiet();
   // Aborts all current and future waits of this rank's kernels.
@@ -204,7 +206,7 @@ class Context {
   std::vector<std::unique_ptr<Team>> teams_;  // the world team, the team of the mapped ranks, all other teams
   std::vector<std::unique_ptr<Workspace>> workspaces_;
   mutable std::mutex loss_mutex_;
-  std::string loss_;            // guarded by a mutex; says which rank has exited
+  std::string loss_;            // guarded by loss_mutex_; says which rank has exited
   std::optional<Watch> watch_;  // uses the members above, so it is destroyed first
 };
 

@@ -1,7 +1,7 @@
-// The address space of a context. It has one slot for each rank whose memory is mapped, including this rank,
-// and all slots have the same length. A window has the same offset in every slot. Either the slots form one
-// reserved address range, into which memory is mapped window by window, or the slots and their memory are
-// borrowed from another library.
+// The address space of a context. The address space has one slot for each rank whose memory is mapped,
+// including this rank, and all slots have the same length. A window has the same offset in every slot. There
+// are two kinds of heaps. Either the slots form one reserved address range, into which memory is mapped
+// window by window. Or the slots and their memory are borrowed from another library.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class OffsetPlan {
  public:
   explicit OffsetPlan(uint64_t length_bytes) : length_bytes_(length_bytes) {}
 
-  // Takes the lowest free offset. Returns nothing if there is no space.
+  // Allocates a range at the lowest possible offset. Returns nothing if there is no space.
   std::optional<uint64_t> take(uint64_t length_bytes);
   void give_back(uint64_t offset) { taken_.erase(offset); }
 
@@ -34,8 +34,8 @@ class Heap {
   // the memory's granularity.
   static base::Result<Heap> reserve(base::MemoryOwner owner, uint64_t slot_bytes, uint32_t count_slots,
                                     uint32_t own_slot, uint64_t unit_bytes = 1);
-  // Makes a heap from a borrowed heap, with a slot for each rank that has a delta. The other library's heap
-  // must outlive the returned heap.
+  // Makes a heap from a borrowed heap, with a slot for each rank whose memory is mapped. The other library's
+  // heap must outlive the returned heap.
   static Heap borrow(base::MemoryOwner owner, const BorrowedHeap& borrowed);
 
   base::MemoryOwner owner() const { return owner_; }
@@ -47,7 +47,7 @@ class Heap {
   uint64_t granularity_bytes() const { return granularity_bytes_; }
   std::byte* begin() const { return begin_; }
   std::byte* slot(uint32_t index) const { return begin_ + deltas_[index]; }
-  // The difference between an address in the slot and this rank's address, in bytes.
+  // The difference in bytes between an address in the slot and the corresponding address in this rank's slot.
   int64_t delta_bytes(uint32_t index) const { return deltas_[index]; }
   OffsetPlan& offsets() { return offsets_; }
 

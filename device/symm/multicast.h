@@ -1,7 +1,7 @@
-// NVLink multicast between the ranks whose memory is mapped. A single multicast object of the driver is as
-// long as a slot of the heap. An access to an address of the object accesses the same offset of all slots.
-// Windows bind their memory to the object. Multicast is used only if the user enables it and all drivers
-// support it. Otherwise this code makes no driver calls.
+// NVLink multicast between the ranks whose memory is mapped. The code uses a single multicast object of the
+// driver, which is as long as a slot of the heap. An access to an address of the object accesses the same
+// offset of all slots. Windows bind their memory to the object. Multicast is used only if the user enables it
+// and all drivers support it. Otherwise this code makes no driver calls.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace verbena::symm {
 
-// Agrees on whether all ranks use multicast. Collective. Returns the unit in bytes: the sizes of slots and
-// windows must be multiples of it. Returns 0 if multicast is not used; in this case a log line has the
+// Agrees on whether all ranks use multicast. Collective. Returns a unit in bytes; the sizes of slots and
+// windows must be multiples of this unit. Returns 0 if multicast is not used; in this case a log line has the
 // reason.
 base::Result<uint64_t> agree_on_multicast(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                           base::MemoryOwner owner);
@@ -50,8 +50,8 @@ class Multicast {
   ~Multicast();
 
   bool is_there() const { return begin_ != 0; }
-  // Returns the difference between a multicast address and an address in this rank's slot, which begins at
-  // `slot`. Returns 0 without multicast.
+  // Returns the difference between a multicast address and the corresponding address in this rank's slot,
+  // which begins at `slot`. Returns 0 without multicast.
   uint64_t delta_from(const std::byte* slot) const;
   // Binds this rank's memory. Kernels may use the multicast address once all ranks have bound their memory.
   base::Result<MulticastBinding> bind(uint64_t offset, const base::MemoryPiece& own) const;
@@ -67,7 +67,7 @@ class Multicast {
   unsigned long long object_ = 0;  // CUDA's handle
   int gpu_ = base::kNoGpu;
   uint64_t length_bytes_ = 0;
-  unsigned long long begin_ = 0;  // begin of the multicast addresses
+  unsigned long long begin_ = 0;  // the first multicast address
   bool is_mapped_ = false;
 };
 

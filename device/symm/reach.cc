@@ -83,11 +83,11 @@ base::Result<Reach> Reach::from_deltas(bootstrap::Bootstrap& bootstrap, std::spa
   base::Outcome state;
   for (uint32_t rank = 0; rank < firsts->size() && state.is_ok(); ++rank) {
     if (reach.reaches(rank) == ((*firsts)[rank] == reach.first_rank())) continue;
-    state =
-        base::fail(base::Status::kInvalidArgument,
-                   "symm: rank %u %s rank %u by loads and stores, unlike other ranks of its group. All ranks "
-                   "of a group must be able to access each other's memory, and no rank outside the group",
-                   bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
+    state = base::fail(base::Status::kInvalidArgument,
+                       "symm: rank %u %s rank %u by loads and stores, unlike other ranks of its group. All "
+                       "ranks of a group must be able to access each other's memory, and must not be able to "
+                       "access the memory of ranks outside the group",
+                       bootstrap.rank(), reach.reaches(rank) ? "reaches" : "does not reach", rank);
   }
   if (auto agreed = bootstrap.all_agree(state, base::last_failure()); !agreed) return agreed.error();
   return reach;

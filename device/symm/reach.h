@@ -1,5 +1,6 @@
-// The ranks of a context that are "in reach": this rank can map their memory, or another library has mapped
-// it, so kernels access it by loads and stores. Ranks in reach of each other form a closed group.
+// Determines the ranks of a context that are "in reach" of this rank. A rank is in reach if this rank can map
+// its memory, or if another library has mapped its memory. Kernels access this memory by loads and stores.
+// Ranks that are in reach of each other have the same ranks in reach.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// RDMA for kernels. It consists of an endpoint, the put queues of this rank's kernels, and the proxy between
-// queues and endpoint. Operations on ranks whose memory is not mapped use it; operations on all other ranks
-// use it only if a NIC must carry them out.
+// RDMA for kernels: an endpoint, the put queues of this rank's kernels, and the proxy between queues and
+// endpoint. Operations on ranks whose memory is not mapped use RDMA. Operations on all other ranks use RDMA
+// only if a NIC must execute the operation.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ inline constexpr uint32_t kMaxWindows = 256;  // per context
 class Remote {
  public:
   // Opens an endpoint, with put queues in memory of the calling thread's current GPU. Collective. `abort`
-  // must outlive it.
+  // must outlive the returned object.
   static base::Result<std::unique_ptr<Remote>> open(bootstrap::Bootstrap& bootstrap, int gpu,
                                                     AbortWord& abort);
 

@@ -1,4 +1,4 @@
-// The arguments of the kernel that carries out a call on a stream.
+// The arguments of the kernel that executes a call on a stream.
 #pragma once
 
 #include "verbena/symm_abi.h"

@@ -1,5 +1,5 @@
-// The kernel of a call on a stream. It has no result: a wait that times out is recorded in the team's failure
-// word or the context's abort word.
+// The kernel that executes a call on a stream. The kernel returns no result: a wait that times out is
+// recorded in the team's failure word or in the context's abort word.
 #pragma once
 
 #include "device/symm/stream_call.h"
@@ -29,8 +29,8 @@ VERBENA_DEVICE void run_stream_call(const SymmContext& context, const StreamCall
       static_cast<void>(device::symm_barrier(context, call.number, block));
       return;
     case StreamCall::Kind::kSignal:
-      // The signal takes effect after all puts of earlier kernels of the stream, whichever block has made
-      // them.
+      // The signal takes effect after all puts of earlier kernels of the stream, by any block of these
+      // kernels.
       device::symm_signal_after_puts(context, call.number, call.peer, call.value,
                                      static_cast<SymmSignalOperation>(call.operation), block);
       return;

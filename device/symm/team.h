@@ -1,5 +1,5 @@
-// A team of ranks of a context. It has separate words in every rank's heap, and the SymmContext by which
-// kernels use the team.
+// A team of ranks of a context. Each team has separate words (signals and barriers) in every rank's heap, and
+// a SymmContext with which kernels use the team.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ constexpr bool is_refused_call(uint64_t failure) {
 }
 
 // The first failure in a kernel of any member, with its description. The failure is a timed-out wait
-// (kTimeout) or an invalid call (kInvalidArgument); kOk means that there is none.
+// (kTimeout) or an invalid call (kInvalidArgument); kOk means that there is no failure.
 struct TeamFailure {
   base::Status status = base::Status::kOk;
   std::string text;
@@ -55,8 +55,8 @@ class Team {
   uint64_t words() const { return parts_.words; }
   // Describes the value of SymmContext::failure for an error message.
   std::string describe_failure(uint64_t failure) const;
-  // The context, for kernels that take it by value. Its pointers are GPU addresses and are valid as long as
-  // the team lives. The backend's extension and TeamParts::behind follow it in memory.
+  // The context, for kernels that take it by value. The context's pointers are GPU addresses and are valid as
+  // long as the team lives. The backend's extension and TeamParts::behind follow the context in memory.
   const SymmContext& context() const { return *reinterpret_cast<const SymmContext*>(image_.data()); }
   // Returns the difference between the member's addresses and this rank's addresses in bytes, or
   // kSymmOutOfReach.

@@ -1,5 +1,5 @@
-// Detects dead ranks while kernels run. Otherwise kernels would wait for a dead peer until they time out.
-// Between collective calls, a separate thread checks every kLookMs milliseconds.
+// Detects dead ranks while kernels run. Without this check, kernels would wait for a dead peer until they
+// time out. Between collective calls, a separate thread checks every kLookMs milliseconds.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ class Watch {
   static constexpr int64_t kLookMs = 200;
 
   // Starts the thread. The thread holds the mutex `calls` during a check, as collective calls do, and skips
-  // the check if another thread holds the mutex. It calls `on_loss` at most once, with the cause. All
+  // the check if another thread holds the mutex. The thread calls `on_loss` at most once, with the cause. All
   // arguments must outlive the Watch.
   Watch(bootstrap::Bootstrap& bootstrap, std::mutex& calls, std::function<void(const std::string&)> on_loss);
   ~Watch();

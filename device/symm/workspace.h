@@ -1,5 +1,5 @@
-// A workspace of a team, for one stream. It consists of memory in the heap with separate words, epochs and
-// slots, and of the SymmWorkspace by which kernels use the workspace.
+// A workspace of a team, for one stream. The workspace consists of memory in the heap with separate words
+// (signals and barriers), epochs and slots, and of a SymmWorkspace with which kernels use this memory.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 /* Creates contexts over the symmetric memory of NCCL or NVSHMEM, for kernels that use
- * verbena/device/backends. The application must have loaded and initialised NCCL or NVSHMEM. All calls of
- * verbena.h work on these contexts, and on their windows, teams and errors. With VERBENA_SYMM_PATH=rdma, all
- * peers are reached over the network of NCCL or NVSHMEM instead of by loads and stores.
+ * verbena/device/backends. The application must have loaded and initialised NCCL or NVSHMEM. The calls of
+ * verbena.h work on these contexts, and on their windows and teams. With VERBENA_SYMM_PATH=rdma, kernels
+ * reach all peers over the network of NCCL or NVSHMEM instead of by loads and stores.
  */
 #ifndef VERBENA_BACKENDS_H
 #define VERBENA_BACKENDS_H
@@ -22,7 +22,8 @@ struct ncclComm;
  * @param communicator  must outlive the context
  * @param heap_bytes    bytes for windows, the same on all ranks
  * @param context       receives the context; free it with verbena_context_destroy()
- * @return VERBENA_REMOTE_ERROR if loads and stores do not reach all ranks and NCCL has no GIN */
+ * @return VERBENA_REMOTE_ERROR if loads and stores do not reach all ranks and NCCL has no GIN (GPU-initiated
+ *         networking) */
 VERBENA_API verbena_result verbena_nccl_context_create(struct ncclComm* communicator, size_t heap_bytes,
                                                        verbena_context** context);
 

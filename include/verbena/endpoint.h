@@ -1,9 +1,9 @@
 // One-sided RDMA operations between the ranks of a group. The operations put and get bytes, and write, add to
-// and read 64-bit words. They access memory that the peer has registered, without the peer's CPU.
+// and read 64-bit words. The operations access registered memory of the peer, without the peer's CPU.
 //
 // Setup: call open() on every rank. For each peer, call local_address(peer), exchange the addresses with the
 // peer, and call connect(). For each region of memory, call add_region(), exchange its region_address(), and
-// call add_remote_region(). Then post operations, ring() and poll().
+// call add_remote_region(). Then post operations, and call ring() and poll().
 //
 // Order: a lane is an ordered channel to one peer. Gets and operations on words take effect at the peer after
 // all operations that were posted earlier on the same lane. Therefore a rank that sees the new value of a
@@ -11,25 +11,26 @@
 // - operations on different lanes
 // - a put and earlier operations: with several rails or adaptive routing, the put may arrive first
 // - the result of an add or a get, and later operations: to order them, use fence()
-// - the bytes of a get in local memory, until its completion
+// - the bytes of a get: until the get is complete, they may appear in local memory in any order
 //
 // Rails: an endpoint uses up to `rails` ports, namely the ports nearest to its GPU. A long put is split over
 // all rails; every other operation uses a single rail. If a rail fails, its operations continue on the other
-// rails, or on the same rail once it recovers. Each write or add to a word takes effect exactly once; if this
-// cannot be guaranteed, the peer is marked as failed. Once the effect of an operation on a word is visible,
-// the puts that were posted earlier are not repeated. If an add takes effect but its result is lost, the
-// completion of the add reports the loss (is_answer_lost). Failover needs a TCP connection between the two
-// ends, and both ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first error.
+// rails, or on the same rail once it recovers. Each write to a word and each add takes effect exactly once;
+// if the endpoint cannot guarantee this, it marks the peer as failed. Once the effect of an operation on a
+// word is visible, the puts that were posted earlier are not repeated. If an add takes effect but its result
+// is lost, the completion of the add reports the loss (is_answer_lost). Failover needs a TCP connection
+// between the two ends, and both ends must call poll(). With VERBENA_FAILOVER=0, the peer fails at the first
+// error.
 //
-// Atomicity: all adds to the memory of one rank are atomic with respect to each other, whichever rank and
-// lane they come from, because a single device of that rank executes them one at a time. These adds are not
-// atomic with respect to loads and stores, to atomic operations of a CPU or GPU, or to write_word(). If a
-// device of the group has no RDMA atomics, the target rank executes the adds in its poll() (add_by_agents());
-// in host memory poll() uses atomic operations of the CPU.
+// Atomicity: all adds to the memory of one rank are atomic with respect to each other. This is true for adds
+// from all ranks and lanes, because a single device of the target rank executes the adds one at a time. These
+// adds are not atomic with respect to loads and stores, to atomic operations of a CPU or GPU, or to
+// write_word(). If a device of the group has no RDMA atomics, the target rank executes the adds in its poll()
+// (add_by_agents()); in host memory, poll() uses atomic operations of the CPU.
 //
 // Threads: ring(), poll(), fence(), give_up() and all operations must be called by one thread, the driver.
-// All other functions may be called from any thread, even while the driver runs, as long as the driver does
-// not use the same peer or region at that time.
+// All other functions may be called from any thread, even while the driver runs. But the driver must not use
+// the same peer or region at that time.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +64,7 @@ struct EndpointOptions {
 
 // The result of posting an operation.
 enum class Posting : uint8_t {
-  kTaken,    // posted; the count_done of a later completion includes it
+  kTaken,    // posted; the count_done of a later completion includes this operation
   kFull,     // not posted because the lane has no free entry; call ring() and poll(), then retry
   kRefused,  // not posted because an argument is invalid; refusal() returns the reason
 };
@@ -124,10 +125,10 @@ class Endpoint {
   // Returns true if GPU memory must be registered as a dma-buf, or false if it can be registered by its
   // address.
   virtual bool wants_dmabuf() const = 0;
-  // Returns true if this rank's devices have RDMA atomics. If the devices of any rank of the group have none,
-  // call add_by_agents() on all ranks, before local_address(). Each rank then carries out the adds to its own
-  // words in poll(), so all ranks must call poll(). A rank whose own devices have no RDMA atomics carries out
-  // these adds even without the call.
+  // Returns true if this rank's devices have RDMA atomics. If the devices of any rank of the group have no
+  // RDMA atomics, call add_by_agents() on all ranks, before local_address(). Each rank then carries out the
+  // adds to its own words in poll(), so all ranks must call poll(). A rank whose own devices have no RDMA
+  // atomics carries out these adds even without the call.
   virtual bool has_atomics() const { return true; }
   virtual void add_by_agents() {}
   // Return the sizes of local_address() and region_address() in bytes, the same on all ranks.
@@ -152,8 +153,8 @@ class Endpoint {
   // reason in *error.
   virtual bool add_remote_region(uint32_t peer, uint32_t id, std::span<const std::byte> address,
                                  std::string* error) = 0;
-  // Remove a region of this rank, or the regions of all peers with this id. No operation on them may be in
-  // flight, on any rank.
+  // Remove a region of this rank, or the regions of all peers with this id. No operation on these regions may
+  // be in flight, on any rank.
   virtual void remove_region(uint32_t id) = 0;
   virtual void remove_remote_regions(uint32_t id) = 0;
 
@@ -186,7 +187,7 @@ class Endpoint {
   // effect if the peer has already failed.
   virtual void give_up(uint32_t peer, const std::string& cause) = 0;
   // Returns why the peer failed, as `rank 3, rail mlx5_0:1, qp 17: <cause>`; empty if the peer has not
-  // failed. Only the driver may call it.
+  // failed. Only the driver may call this function.
   virtual const std::string& error(uint32_t peer) const = 0;
   // Returns the reason why the last refused operation was refused.
   virtual const std::string& refusal() const = 0;

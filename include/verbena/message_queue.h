@@ -27,9 +27,9 @@ extern "C" {
 typedef struct verbena_queue verbena_queue;
 
 /* Value of spin_us for readers. If messages come at regular intervals, a waiting reader sleeps until shortly
- * before the next message is expected and spins until shortly after. The reader spins for at most a quarter
- * of the interval. If the interval is shorter than 0.8 ms, the reader spins all the time. If messages come at
- * irregular intervals, a wait spins for 20 us before it sleeps. */
+ * before the next message is expected, and spins until shortly after that time. The reader spins for at most
+ * a quarter of the interval. If the interval is shorter than 0.8 ms, the reader spins all the time. If
+ * messages come at irregular intervals, a wait spins for 20 us before it sleeps. */
 #define VERBENA_QUEUE_SPIN_ADAPTIVE (-2)
 
 /* Opaque handle of a queue. The application copies the handle to the readers. */
@@ -51,8 +51,8 @@ typedef struct {
                                    rank */
 } verbena_queue_options;
 
-/* Creates a writer. The ring is anonymous shared memory of count_chunks * chunk_bytes bytes. The system
- * allocates its pages when they are first used.
+/* Creates a writer and a ring of chunks for the messages. The ring is anonymous shared memory of count_chunks
+ * * chunk_bytes bytes. The system allocates each page of the ring on its first use.
  * @param options  copied by the call
  * @param queue    receives the queue; free it with verbena_queue_destroy() */
 VERBENA_API verbena_result verbena_queue_create(const verbena_queue_options* options, verbena_queue** queue);
@@ -93,7 +93,7 @@ VERBENA_API verbena_result verbena_queue_pin(verbena_queue* queue);
  * returns. All later calls of this end return VERBENA_INVALID_USAGE, except verbena_queue_release(). The
  * handle stays valid until verbena_queue_destroy(). */
 VERBENA_API verbena_result verbena_queue_shutdown(verbena_queue* queue);
-/* Shuts the queue down and frees the queue. No other thread may be using the handle.
+/* Shuts down and frees the queue. No other thread may be using the handle.
  * @return VERBENA_INVALID_USAGE if a message has not been released; in this case the queue does not change */
 VERBENA_API verbena_result verbena_queue_destroy(verbena_queue* queue);
 /* Makes the call in progress, or the next call, return VERBENA_INVALID_USAGE. Any thread may call this

@@ -1,8 +1,8 @@
 /* Mixture of experts: moves tokens to the ranks of their experts (dispatch) and brings the experts' rows back
  * (combine), as kernels of libverbena_ops.so. Each call is one kernel, without a barrier; counts stay on the
  * GPU. Within a host, a dispatch sends a row only once to each rank, in one NVLink hop, even if several of
- * the row's experts are on that rank. Between hosts, it sends a row only once to each host, over NICs, and
- * the combine returns one sum from each host. Every run gives results with the same bits.
+ * the row's experts are on that rank. Between hosts, a dispatch sends a row only once to each host, over
+ * NICs, and the combine returns one sum from each host. Every run gives results with the same bits.
  *
  *   verbena_moe_create(context, team, &options, &moe);   // once, on all ranks
  *   verbena_moe_get_layout(moe, &layout);                // a handle has layout.bytes of GPU memory
@@ -10,26 +10,27 @@
  *   ... the experts read the output, and the counts, ids and weights in the handle ...
  *   verbena_moe_combine(moe, &combine, stream);          // the experts' rows, handle -> one row per token
  *
- * Experts are numbered 0 to experts - 1. Each rank has experts / ranks experts, and the first expert of rank
- * r has number r * experts / ranks. Every rank must make the same calls in the same order, with the same
- * row_bytes, scale_bytes, order and blocks. A dispatch must group its rows by rank on all ranks, or by expert
- * on all ranks. The number of tokens, the ids, the addresses and the streams may differ between ranks. A rank
- * without tokens must make the calls, too.
+ * Experts are numbered 0 to experts - 1. Each rank has (experts / ranks) experts, and the first expert of
+ * rank r has number r * (experts / ranks). Every rank must make the same calls in the same order, with the
+ * same row_bytes, scale_bytes, order and blocks. A dispatch must group its rows by rank on all ranks, or by
+ * expert on all ranks. The number of tokens, the ids, the addresses and the streams may differ between ranks.
+ * A rank without tokens must make the calls, too.
  *
- * An id that is negative, or that is `experts` or more, means that this slot of the token has no expert. Such
- * a slot is not sent and adds nothing to the combined row. A token without any expert is not sent, and its
- * combined row is zeros. An expert that appears twice in a token's ids counts twice.
+ * Each token has top_k slots, with the id of an expert in each slot. If an id is negative, or is `experts` or
+ * more, the slot has no expert: the slot is not sent and adds nothing to the combined row. A token without
+ * any expert is not sent, and its combined row is zeros. An expert that appears twice in a token's ids counts
+ * twice.
  *
  * Threads: only one thread at a time may use a verbena_moe. Streams: the calls of one verbena_moe must run
  * one after the other. To continue on a different stream, make the new stream wait for an event that was
  * recorded on the old stream. Use a separate verbena_moe for each of several batches that overlap. An
  * application may keep several handles: a combine takes the handle that its dispatch wrote. Graph capture:
- * dispatch and combine enqueue kernels, never allocate and never synchronise. Kernels read ids, weights and
- * rows when they run, so these may change between replays.
+ * dispatch and combine only enqueue kernels; they do not allocate memory and do not synchronise. Kernels read
+ * ids, weights and rows when they run, so this data may change between replays.
  *
- * Every wait in a kernel ends after VERBENA_SYMM_TIMEOUT_MS. After a timeout, this call and all later calls
- * fill their outputs with 0xff bytes (NaN; ids and sources are -1) and set counts to 0. The next call returns
- * VERBENA_TIMEOUT and names the late rank. The CUDA context stays valid. To continue, call
+ * Every wait in a kernel ends after at most VERBENA_SYMM_TIMEOUT_MS. After a timeout, the call and all later
+ * calls fill their outputs with 0xff bytes (NaN; ids and sources are -1) and set counts to 0. The next call
+ * returns VERBENA_TIMEOUT and names the late rank. The CUDA context stays valid. To continue, call
  * verbena_moe_reset() on all ranks.
  *
  * Several hosts: a team may span 2 to 8 hosts, with the same number of ranks on each host. The context of the
@@ -48,6 +49,7 @@
 extern "C" {
 #endif
 
+/* An exchange: the workspaces with which the ranks of a team dispatch and combine. */
 typedef struct verbena_moe verbena_moe;
 
 /* Options of verbena_moe_create(). They must be the same on all ranks. */
@@ -84,7 +86,8 @@ typedef enum {
 typedef struct {
   size_t bytes;   /* size of a handle */
   size_t counts;  /* int32 [ranks]: number of rows received from each rank */
-  size_t sources; /* int32 [ranks][max_tokens]: each row's token on its source rank; -1 after the last row */
+  size_t sources; /* int32 [ranks][max_tokens]: token index of each row, on its source rank; -1 after the
+                     last */
   size_t ids;     /* int32 [ranks][max_tokens][top_k]: experts of this rank, 0 to experts / ranks - 1;
                      -1 if the slot's expert is on another rank, and after the last row */
   size_t weights; /* float [ranks][max_tokens][top_k]: weights of the ids; 0 where the id is -1 */
@@ -92,8 +95,9 @@ typedef struct {
   size_t places; /* int32 [ranks][max_tokens][top_k]: the output row for each id; -1 where the id is -1 */
   size_t expert_counts; /* int32 [experts / ranks]: number of rows in the group of each expert */
   size_t expert_begins; /* int32 [experts / ranks]: the first row of each group */
-  /* The routing of this rank's own tokens. To dispatch other rows to the same experts, pass these as `ids`
-   * (with id_bits 32) and `weights` to another dispatch, which must write a different handle. */
+  /* The routing of this rank's own tokens. To dispatch other rows to the same experts, pass these tensors as
+   * `ids` (with id_bits 32) and `weights` to another dispatch. That dispatch must write a different
+   * handle. */
   size_t own_ids;     /* int32 [max_tokens][top_k]; -1: no expert */
   size_t own_weights; /* float [max_tokens][top_k] */
 } verbena_moe_layout;
@@ -121,8 +125,8 @@ typedef enum {
  * for the other ranks' rows. Kernels that run between the two phases can use all multiprocessors. All phases
  * of a call must have the same arguments, except for `phase` and `blocks`; otherwise RECEIVE returns
  * VERBENA_INVALID_USAGE. The memory to which the arguments point must not change between the phases, and the
- * output is complete after RECEIVE. An exchange can have at most one dispatch and one combine in flight. All
- * ranks must split a call into the same phases. */
+ * output is complete after RECEIVE. A verbena_moe can have at most one dispatch and one combine in flight.
+ * All ranks must split a call into the same phases. */
 typedef enum {
   VERBENA_MOE_BOTH = 0,
   VERBENA_MOE_SEND = 1,
@@ -158,10 +162,11 @@ typedef struct {
   /* VERBENA_OPS_NOT_QUANTISED, or one of VERBENA_OPS_FP8_BLOCK, _FP8_BLOCK_POWER and _FP8_BLOCK_EXPONENT, to
    * quantise rows of `type` while they are sent. A row of n elements then has row_bytes = 2 * n, a multiple
    * of 32; scale_bytes must be 0 and scales NULL; each output row has n bytes (e4m3). Each row of
-   * output_scales has (n + 127) / 128 floats or, for _FP8_BLOCK_EXPONENT, (n + 511) / 512 words of four UE8M0
-   * exponents each, with the first exponent in the lowest byte. The value of an element is its e4m3 byte
-   * times the scale. The scale is the largest magnitude of 128 elements / 448, but at least 1e-4 / 448.
-   * max_row_bytes and max_scale_bytes limit the sizes of the quantised rows and of their float scales. */
+   * output_scales has (n + 127) / 128 floats. For _FP8_BLOCK_EXPONENT, a row has (n + 511) / 512 words
+   * instead; each word contains four UE8M0 exponents, with the first exponent in the lowest byte. The value
+   * of an element is its e4m3 byte times the scale. Each group of 128 elements has one scale: the largest
+   * magnitude of these elements / 448, but at least 1e-4 / 448. max_row_bytes and max_scale_bytes limit the
+   * sizes of the quantised rows and of their float scales. */
   verbena_ops_quantisation quantisation;
   verbena_ops_type type; /* type of rows to quantise: VERBENA_OPS_BFLOAT16 or VERBENA_OPS_FLOAT16 */
   verbena_moe_grouping grouping;
@@ -175,9 +180,9 @@ typedef struct {
   /* 1 if the scales of quantised rows should be stored in columns: [groups][scales of a row][rows of a
    * group], so that the scales of successive rows are contiguous. VERBENA_MOE_RAGGED has a single group. */
   uint32_t column_scales;
-  /* int32 [rows of the output], for rows that are grouped by expert; may be NULL. For each row of the output,
-   * row_sources receives the index of the received row, as in the handle, and row_experts receives the
-   * expert, 0 to experts / ranks - 1. Rows without a token get -1. */
+  /* int32 [rows of the output], for rows that are grouped by expert; may be NULL. row_sources receives, for
+   * each row of the output, the index of the received row, as in the handle. row_experts receives the expert
+   * of each row, 0 to experts / ranks - 1. Rows without a token get -1. */
   int32_t* row_sources;
   int32_t* row_experts;
 } verbena_moe_dispatch_arguments;
@@ -210,8 +215,8 @@ VERBENA_API size_t verbena_moe_workspace_bytes(const verbena_moe_options* option
 VERBENA_API size_t verbena_moe_workspace_bytes_across(const verbena_moe_options* options, uint32_t ranks,
                                                       uint32_t hosts);
 
-/* Returns the number of rows that the output of a dispatch between `ranks` ranks needs for any routing.
- * Returns 0 if the options or the alignment are invalid.
+/* Returns a number of rows that is enough for the output of a dispatch between `ranks` ranks, for any
+ * routing. Returns 0 if the options or the alignment are invalid.
  * @param alignment  for VERBENA_MOE_RAGGED: alignment of the groups, in rows, at most 65536; 0 means 1 */
 VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint32_t ranks,
                                         verbena_moe_grouping grouping, uint32_t alignment);
@@ -247,12 +252,12 @@ VERBENA_API verbena_result verbena_moe_get_error(verbena_moe* moe, char* text, s
  * must set the same mask between the same two calls; excluded ranks must make no calls. The function does not
  * communicate. A graph keeps the mask with which it was captured. A handle may be used only with the mask of
  * its dispatch. To continue without a late rank, call verbena_moe_reset(), which keeps the mask, and then
- * this function. If the team spans hosts, only whole hosts can be excluded, or the ranks with the same index
- * on every host.
+ * this function. If the team spans hosts, exclude either whole hosts, or the ranks with the same index on
+ * every host.
  * @param living  bit r is set if rank r of the team takes part; this rank's own bit must be set
  * @return VERBENA_INVALID_USAGE between the phases of a call;
- *         VERBENA_INVALID_USAGE if the mask has a rank that was excluded from a call since the last reset,
- *         because that rank's memory is not in the same state as the memory of the other ranks */
+ *         VERBENA_INVALID_USAGE if the mask has a rank that was excluded from a call since the last reset;
+ *         that rank's memory is not in the same state as the memory of the other ranks */
 VERBENA_API verbena_result verbena_moe_set_mask(verbena_moe* moe, uint64_t living);
 /* Returns the mask that verbena_moe_set_mask() has set, or a mask of all ranks.
  * @param living  receives the mask */

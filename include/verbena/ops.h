@@ -1,8 +1,8 @@
 /* Collectives between the GPUs of one or several hosts: all-reduce, all-gather, reduce-scatter, broadcast and
- * all-to-all. They run as kernels on a CUDA stream, between the members of a team (verbena.h). The library is
- * libverbena_ops.so. Tensors are pointers to GPU memory from any allocator; no call registers memory.
- * Capturing or replaying a CUDA graph needs no host-side communication between the ranks. Every rank gets
- * bitwise identical results.
+ * all-to-all. The collectives run as kernels on a CUDA stream, between the members of a team (verbena.h). The
+ * library is libverbena_ops.so. Tensors are pointers to GPU memory from any allocator; no call registers
+ * memory. Capturing or replaying a CUDA graph needs no host-side communication between the ranks. Every rank
+ * gets bitwise identical results.
  *
  *   verbena_ops_create(context, team, NULL, &ops);               // once, on all ranks
  *   verbena_ops_all_reduce(ops, input, output, count, VERBENA_OPS_BFLOAT16, VERBENA_OPS_SUM, NULL, stream);
@@ -27,10 +27,10 @@
  * nothing and returns VERBENA_INVALID_ARGUMENT.
  *
  * Timeouts: kernels never hang. If a rank is late by more than VERBENA_SYMM_TIMEOUT_MS, the kernels that wait
- * for this rank give up. From then on, every kernel of the verbena_ops, including kernels in replayed graphs,
- * computes nothing and fills its output with 0xff bytes (NaN in every floating-point type, -1 in int32). The
- * next call on each rank returns VERBENA_TIMEOUT, and its error text names the late rank. If a call's counts
- * in GPU memory are out of range, the kernels give up in the same way, but the next call returns
+ * for this rank give up. From then on, every kernel of the verbena_ops (also in replayed graphs) computes
+ * nothing and fills its output with 0xff bytes (NaN in every floating-point type, -1 in int32). The next call
+ * on each rank returns VERBENA_TIMEOUT, and its error text names the late rank. If a call's counts in GPU
+ * memory are out of range, the kernels give up in the same way, but the next call returns
  * VERBENA_INVALID_ARGUMENT. To continue, call verbena_ops_reset() on all ranks. There is one exception: an
  * all-gather by copy engines continues after a timeout, because the driver's copies cannot be cancelled.
  */
@@ -72,8 +72,8 @@ typedef enum {
  * ONE_SHOT         each rank sends its whole tensor to every other rank, in packets
  * TWO_SHOT         rank r reduces the r-th part of the tensor and sends the result to all ranks, in packets.
  *                  In a broadcast, rank r receives the r-th part from the root and sends it to all ranks
- * BULK_ONE_SHOT, BULK_TWO_SHOT   the same as ONE_SHOT and TWO_SHOT, but for large tensors: data is sent in
- *                                chunks, with a flag after each chunk, instead of in packets
+ * BULK_ONE_SHOT, BULK_TWO_SHOT   the same as ONE_SHOT and TWO_SHOT, but for large tensors: the ranks send
+ *                                chunks, with a flag after each chunk, instead of packets
  * DIRECT           an all-reduce that reads the peers' inputs and writes the peers' outputs in place. Input
  *                  and output must lie in windows of the context, each at the same offset on all ranks and
  *                  aligned to 16 bytes. AUTO chooses DIRECT only with verbena_ops_options::has_windows
@@ -105,15 +105,16 @@ typedef enum {
   VERBENA_OPS_INT4_INT8 = 22,
   /* BULK_TWO_SHOT across hosts, with lossless compression of the data that NICs carry. The results have the
    * same bits as without compression, and NICs carry fewer bytes. An all-reduce or a reduce-scatter
-   * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. It sends elements of
-   * all other types uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
+   * compresses bfloat16 elements, and each host's sums of bfloat16 or float16 elements. Elements of all other
+   * types are sent uncompressed. All other calls treat their data as bfloat16 elements, so use LOSSLESS only
    * for bfloat16 tensors. Between ranks of a single host, LOSSLESS has the effect of AUTO. Across hosts, AUTO
-   * chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16 elements if the tuning file has
-   * measurements of both algorithms and LOSSLESS is faster, or if VERBENA_OPS_ALGORITHM is "lossless". Other
-   * calls have no type argument: see AUTO_BFLOAT16. */
+   * chooses LOSSLESS for all-reduces and reduce-scatters of bfloat16 elements in two cases:
+   * VERBENA_OPS_ALGORITHM is "lossless", or LOSSLESS is faster than BULK_TWO_SHOT in the measurements of the
+   * tuning file. Other calls have no type argument: see AUTO_BFLOAT16. */
   VERBENA_OPS_LOSSLESS = 32,
   /* AUTO, and a promise of the caller: the tensors of this all-gather, broadcast or all-to-all consist of
-   * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, the same as AUTO. */
+   * bfloat16 elements, so AUTO may choose LOSSLESS. In calls that reduce, AUTO_BFLOAT16 is the same as
+   * AUTO. */
   VERBENA_OPS_AUTO_BFLOAT16 = 33
 } verbena_ops_algorithm;
 
@@ -124,11 +125,11 @@ typedef struct {
    * and chunk_bytes is 64 MiB by default. The library then allocates chunk_bytes twice, for chunks between
    * hosts and for chunks within the host. */
   size_t packet_bytes, chunk_bytes;
-  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, or the number
-   * of multiprocessors if a GPU of the team has fewer; if the process already has a verbena_ops, 0 selects at
-   * most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if kernels of several
-   * verbena_ops run concurrently, and ranks may launch them in different orders, the blocks of all these
-   * kernels together must fit on each GPU. */
+  /* Max blocks of a kernel, 1 to 512; bulk algorithms use up to twice as many. 0 selects 128, but at most the
+   * number of multiprocessors of the team's smallest GPU. If the process already has a verbena_ops, 0 selects
+   * at most half of the multiprocessors. Blocks wait for blocks of other ranks. Therefore, if ranks may
+   * launch concurrent kernels of several verbena_ops in different orders, the blocks of all these kernels
+   * together must fit on each GPU. */
   uint32_t blocks;
   /* 1 if the library's kernels should use programmatic dependent launch (PDL): the stream's next kernel may
    * then start before the library's kernel has finished. Set this only if every kernel of the stream that is
@@ -167,11 +168,12 @@ typedef struct {
  *         VERBENA_INVALID_USAGE if options or settings differ between the ranks;
  *         VERBENA_CUDA_ERROR if the kernels cannot be loaded or memory cannot be allocated
  *
- * Loads and stores must connect all ranks of the team, unless the team spans hosts. A team across hosts needs
- * the same number of ranks on every host, and a context that verbena_context_create() has created. Across
- * hosts, calls use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and VERBENA_OPS_ALGORITHM has
- * no effect if it names another algorithm. Across hosts, a call returns VERBENA_INVALID_USAGE if its `choice`
- * has any other algorithm, and verbena_ops_reduce_scatter_norm_all_gather() always returns this result. */
+ * All ranks of the team must reach each other by loads and stores, unless the team spans hosts. A team across
+ * hosts needs the same number of ranks on every host, and a context that verbena_context_create() has
+ * created. Across hosts, calls use VERBENA_OPS_BULK_TWO_SHOT, VERBENA_OPS_LOSSLESS or a codec, and
+ * VERBENA_OPS_ALGORITHM has no effect if it names another algorithm. Across hosts, a call returns
+ * VERBENA_INVALID_USAGE if its `choice` has any other algorithm, and
+ * verbena_ops_reduce_scatter_norm_all_gather() always returns this result. */
 VERBENA_API verbena_result verbena_ops_create(verbena_context* context, const verbena_team* team,
                                               const verbena_ops_options* options, verbena_ops** ops);
 /* Frees the communicator. Collective over the context, before verbena_context_destroy(). No kernel on any
@@ -201,9 +203,10 @@ typedef enum {
   VERBENA_OPS_ALL_TO_ALL = 4
 } verbena_ops_operation;
 
-/* Returns the algorithm that a call would use for bfloat16 elements; for other types, read
- * VERBENA_OPS_LOSSLESS as VERBENA_OPS_BULK_TWO_SHOT. VERBENA_OPS_ALGORITHM decides if it is set. Otherwise
- * the tuning file decides if there is one, and otherwise the library's built-in rules.
+/* Returns the algorithm that a call would use for bfloat16 elements. For other types, the result
+ * VERBENA_OPS_LOSSLESS stands for VERBENA_OPS_BULK_TWO_SHOT. If VERBENA_OPS_ALGORITHM is set, it determines
+ * the algorithm. Otherwise the tuning file determines the algorithm or, without a tuning file, the library's
+ * built-in rules.
  * @param bytes   for an all-reduce: size of the tensor; for all other operations: size of one rank's message
  * @param choice  receives the algorithm and its grid */
 VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_ops_operation operation,
@@ -211,7 +214,7 @@ VERBENA_API verbena_result verbena_ops_choose(const verbena_ops* ops, verbena_op
 
 /* Reduces `input` element by element across all ranks. Every rank gets the result.
  * @param input      `count` elements of `type` in GPU memory; needs no alignment
- * @param output     receives `count` elements; either `input` itself, or memory that does not overlap it
+ * @param output     receives `count` elements; either `input` itself, or memory that does not overlap `input`
  * @param count      number of elements, the same on all ranks
  * @param reduction  sum, mean, minimum or maximum
  * @param choice     algorithm and shape of the kernel; if NULL, the library chooses them */
@@ -249,7 +252,8 @@ typedef enum {
   VERBENA_OPS_FP8_BLOCK_POWER = 4,    /* FP8_BLOCK with scales rounded up to powers of two */
   VERBENA_OPS_FP8_BLOCK_EXPONENT = 5, /* FP8_BLOCK_POWER with UE8M0 scales, four per 32-bit word */
   VERBENA_OPS_MXFP8_BLOCK = 6,        /* one E8M0 scale (one byte) per 32 elements */
-  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK, scales in 512-byte tiles (128 rows by 4), 0-padded */
+  VERBENA_OPS_MXFP8_SWIZZLED = 7,     /* MXFP8_BLOCK with scales in zero-padded tiles of 512 bytes (128 rows
+                                         by 4 scales) */
   VERBENA_OPS_INT8_TOKEN = 8          /* one float scale per row: the row's largest magnitude / 127 */
 } verbena_ops_quantisation;
 
@@ -258,9 +262,9 @@ typedef enum {
  *   h = x + residual_in;  residual_out = h;
  *   output = h / sqrt(mean(h^2) + epsilon) * (weight + weight_offset);  quantised = quantise(output)
  * All pointers are GPU addresses; the caller owns the memory. A tensor whose pointer is NULL is not read or
- * written; if `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from that, no
- * output may overlap another tensor. Strides are distances between the starts of rows, in elements;
- * quantised_stride is in bytes. */
+ * written; if `weight` is NULL, all weights are 1. residual_out may point to residual_in. Apart from this
+ * exception, no output may overlap another tensor. Strides are distances between the starts of rows, in
+ * elements; quantised_stride is in bytes. */
 typedef struct {
   size_t rows, hidden;
   const void* weight; /* [hidden] */
@@ -346,8 +350,8 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter_norm_all_gather(verbena_op
 
 /* The tensors of the following calls consist of rows, and each row has one part for each rank. To gather,
  * scatter or split along dimension d of a tensor, set `rows` to the product of the dimensions before d (1 if
- * d is 0). The lengths that a call takes are in bytes if the call only moves data, and in elements if it
- * reduces. If `choice` is NULL, the library chooses. */
+ * d is 0). Calls that only move data take lengths in bytes; calls that reduce take lengths in elements. If
+ * `choice` is NULL, the library chooses. */
 
 /* Concatenates the ranks' inputs along each row. Every rank gets the result.
  * @param input   [rows][row_bytes]. If `rows` is 1, the call can work in place: `input` may point to this
@@ -408,8 +412,8 @@ VERBENA_API verbena_result verbena_ops_reduce_scatter_v(verbena_ops* ops, const 
                                                         verbena_ops_reduction reduction,
                                                         const verbena_ops_choice* choice,
                                                         verbena_stream stream);
-/* Sends the send_counts[r] units that start at send_offsets[r] in the input to rank r. Writes the
- * receive_counts[r] units that come from rank r at receive_offsets[r] in the output. Each rank passes its own
+/* Sends send_counts[r] units to rank r, starting at send_offsets[r] in the input. Receives receive_counts[r]
+ * units from rank r, and writes these units at receive_offsets[r] in the output. Each rank passes its own
  * counts. */
 VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void* input, void* output,
                                                     const int64_t* send_counts, const int64_t* send_offsets,
@@ -421,8 +425,8 @@ VERBENA_API verbena_result verbena_ops_all_to_all_v(verbena_ops* ops, const void
 /* Group the calls between verbena_ops_group_begin() and verbena_ops_group_end(). verbena_ops_group_end()
  * enqueues these calls, in order and in as few kernels as possible, on its `stream` argument. The stream
  * arguments of the grouped calls have no effect. A call must not read data that an earlier call of the group
- * writes. The only exception is two calls with the same algorithm, length and address, because then the same
- * block writes and reads each part of the data. */
+ * writes. The only exception is two calls with the same algorithm, length and address: in these calls, the
+ * same block writes and reads each part of the data. */
 VERBENA_API verbena_result verbena_ops_group_begin(verbena_ops* ops);
 VERBENA_API verbena_result verbena_ops_group_end(verbena_ops* ops, verbena_stream stream);
 

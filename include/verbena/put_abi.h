@@ -4,11 +4,11 @@
 //
 // A queue is a ring of descriptors in pinned host memory. Any thread of a kernel can be a producer. A
 // producer waits for free slots, reserves positions, and writes the descriptors of these positions. Positions
-// only grow; the descriptor of position p is in slot p % depth. The turn of position p is p / depth + 1, and
-// both words of a descriptor's second half contain the turn. The proxy takes descriptors in order. It takes a
-// descriptor as soon as both words contain the turn of its position, and publishes its progress. For each
-// peer, the proxy posts the operations in the order of the queue, on the queue's lane (endpoint.h).
-// Operations for different peers do not wait for each other.
+// only grow; the descriptor of position p is in slot p % depth. The number p / depth + 1 is called the turn
+// of position p, and the producer writes it to both words of the descriptor's second half. The proxy takes
+// the descriptors in order, each as soon as both words contain the turn of the descriptor's position, and
+// publishes its progress (PutProgress). For each peer, the proxy posts the operations in the order of the
+// queue, on the queue's lane (endpoint.h). Operations for different peers do not wait for each other.
 #ifndef VERBENA_PUT_ABI_H
 #define VERBENA_PUT_ABI_H
 
@@ -27,8 +27,8 @@ enum class PutOperation : uint8_t {
   kWriteWord,  // writes a 64-bit word
   kAddWord,    // adds to a 64-bit word
   kSetSignal,  // sets a signal, which is the sum of two words of the peer (SymmContext::signals)
-  // Delays this queue's later operations on the peer. They start only when all operations on this peer that
-  // are in another queue, at positions below `operand`, are complete.
+  // Delays this queue's later operations on the peer until all operations on the peer that are in queue
+  // `extent`, at positions below `operand`, are complete.
   kAwaitQueue,
   kFetchAdd,     // adds to a 64-bit word; the reply is the previous value of the word
   kCompareSwap,  // sets a word to `operand` if it equals `extent`; the reply is the previous value
@@ -43,20 +43,20 @@ inline constexpr uint32_t kPutOperationShift = 32;  // 8 bits of `action`; the n
 // for earlier positions.
 inline constexpr uint64_t kPutReports = uint64_t{1} << 40;
 
-// A producer writes the first half (operand, extent) before the second half (place, action). It writes the
-// second half by one 16-byte store, which is a release at system scope. The two words of this half may become
-// visible in either order.
+// A producer writes the first half (operand, extent) before the second half (place, action). The producer
+// writes the second half by one 16-byte store, which is a release at system scope. The two words of this half
+// may become visible in either order.
 struct alignas(32) PutDescriptor {
   // Depends on the operation:
   //   kPut, kGet        offset in this rank's heap
-  //   kAwaitQueue       a position of the other queue
+  //   kAwaitQueue       a position of the awaited queue
   //   kRows             stride of the rows in this rank's heap, in bytes
   //   other operations  the value
   uint64_t operand;
   // Depends on the operation:
   //   kPut, kGet        length of the data (with kRows, of one row), in bytes
-  //   kSetSignal        offset of the word that LSA ranks set
-  //   kAwaitQueue       number of the other queue
+  //   kSetSignal        offset of the word that LSA ranks (symm_abi.h) set
+  //   kAwaitQueue       number of the awaited queue
   //   kCompareSwap      the expected value
   //   kRows             stride of the rows in the peer's heap, in bytes
   //   other operations  0
@@ -84,8 +84,9 @@ struct alignas(128) PutProgress {
 
 // The reply to one position, in pinned host memory. When a position p with a reply is complete, the proxy
 // sets `told` to p + 1. If the reply has a value, the thread that waits for the value owns the reply. After
-// this thread has read the value, or has given up, it adds kPutReplyLeft to `told`; only then does the proxy
-// reuse the slot. A reply without a value has no owner, and the reply to a later position may overwrite it.
+// this thread has read the value, or has given up, the thread adds kPutReplyLeft to `told`. The proxy reuses
+// the slot only after this addition. A reply without a value has no owner, and the reply to a later position
+// may overwrite it.
 struct alignas(16) PutReply {
   uint64_t value;
   uint64_t told;

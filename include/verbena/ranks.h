@@ -4,8 +4,8 @@
  * Threads: verbena_ranks_* calls are collective unless marked otherwise. On each rank, only one thread at a
  * time may make such a call.
  *
- * Errors: each call returns within its timeout. If a rank fails or leaves, calls on the other ranks return at
- * once, and the error names that rank. After an error, all later calls fail, too.
+ * Errors: each call returns within its timeout. If a rank fails or leaves, calls on the other ranks return
+ * immediately, and the error names that rank. After an error, all later calls fail, too.
  *
  * Security: if VERBENA_JOB_KEY_FILE is set, both ends of a connection must prove that they know the job key.
  */
@@ -60,8 +60,8 @@ VERBENA_API void verbena_ranks_leave(verbena_ranks* ranks);
 
 /* Sends and receives messages of any length between any two ranks. Messages from one rank with the same tag
  * arrive in the order in which they were sent. A rank that connects to another rank must prove that it knows
- * the job key or, in a job without a key, the secret in the other rank's address. The calls may be made from
- * any thread, until verbena_pairs_close(). */
+ * the job key. In a job without a key, the connecting rank must prove that it knows the secret in the other
+ * rank's address. The calls may be made from any thread, until verbena_pairs_close(). */
 typedef struct verbena_pairs verbena_pairs;
 
 /* Opaque address of a rank. The address contains a secret, so distribute it to the ranks of the job only. */
@@ -80,7 +80,7 @@ VERBENA_API verbena_result verbena_pairs_open(uint32_t rank, uint32_t count_rank
 /* Returns this rank's address, which the application distributes to the other ranks. */
 VERBENA_API verbena_result verbena_pairs_get_address(const verbena_pairs* pairs,
                                                      verbena_pairs_address* address);
-/* Sets the addresses of all ranks. Call it before the first message.
+/* Sets the addresses of all ranks. Call this function before the first message.
  * @param all  [count_ranks] addresses in rank order; copied */
 VERBENA_API verbena_result verbena_pairs_connect(verbena_pairs* pairs, const verbena_pairs_address* all);
 /* Sends a message. Returns when all data has been handed to the operating system. While the call waits, it

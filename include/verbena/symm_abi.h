@@ -4,9 +4,9 @@
 // Each rank has a heap, which is one range of GPU addresses that contains all windows. A window has the same
 // offset in the heaps of all ranks; in this sense the memory is symmetric. To access memory of a peer, a
 // kernel passes the local address at the same offset, which is called the symmetric address. The ranks that
-// reach each other by loads and stores, over NVLink or on the same GPU, are called LSA ranks. Each rank maps
-// every LSA peer's heap as one contiguous range, so a single delta per peer is enough: adding the delta to a
-// symmetric address gives the address of the peer's memory.
+// reach each other by loads and stores, over NVLink or on the same GPU, are called LSA ranks (load/store
+// accessible). Each rank maps every LSA peer's heap as one contiguous range, so a single delta per peer is
+// enough: adding the delta to a symmetric address gives the address of the peer's memory.
 #ifndef VERBENA_SYMM_ABI_H
 #define VERBENA_SYMM_ABI_H
 
@@ -48,17 +48,17 @@ enum class SymmStatus : int32_t {
   kDone = 0,
   kTimedOut = -1,       // this wait, or another wait of the team, took longer than timeout_ns
   kAborted = -2,        // the context was aborted: SymmContext::abort_word
-  kInvalid = -3,        // there is no such rank, signal or barrier, or an address is not symmetric
-  kUnreachable = -4,    // the peer cannot be reached, neither by loads and stores nor by a NIC
+  kInvalid = -3,        // a rank, signal or barrier does not exist, or an address is not symmetric
+  kUnreachable = -4,    // neither loads and stores nor a NIC can reach the peer
   kNetworkFailed = -5,  // a peer or the network failed: verbena_context_get_error() has the reason
   kRefused = -6,        // the proxy refused an operation, such as a put outside all windows
 };
 
-// Values of SymmContext::abort_word. A value other than 0 ends the context on this rank. Once the word has
-// such a value, it does not change again.
+// Values of SymmContext::abort_word. A value other than 0 ends all waits of the context on this rank. The
+// word keeps its first value other than 0.
 enum class SymmAbort : uint32_t {
   kNone = 0,
-  kByUser = 1,  // waits return kAborted, as they do for every value that has no name here
+  kByUser = 1,  // waits return kAborted; waits also return kAborted for values that have no name here
   kNetworkFailed = 2,
   kRefused = 3,
 };
@@ -88,8 +88,8 @@ inline constexpr uint32_t kSymmNobody =
 enum class SymmCompare : int32_t { kEqual = 1, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual };
 enum class SymmSignalOperation : int32_t { kSet = 0, kAdd = 1, kIncrement = 2 };  // kIncrement adds 1
 
-// A piece of symm_put_pieces(): bytes to copy to the peer, to the offset of `destination` in this rank's
-// window.
+// A piece of symm_put_pieces(): bytes to copy to the peer. `destination` is an address in this rank's window;
+// the bytes go to the same offset in the peer's window.
 struct SymmPiece {
   void* destination;
   const void* source;
@@ -117,7 +117,7 @@ struct TraceRing;
 // fault happens once, because the first affected call clears the fault's bit. The exception is kDelayPuts,
 // which stays set.
 enum class SymmFault : uint64_t {
-  kDelayPuts = 1,   // each put waits about 1 us after its data, before the next operation
+  kDelayPuts = 1,   // each put by stores pauses for about 1 us after it has stored its data
   kDropSignal = 2,  // a signal is not sent, but the call returns kDone
   kLateWait = 4,    // a wait returns as if it had timed out
   kForceAbort = 8,  // a wait returns as if the context had been aborted
@@ -141,8 +141,8 @@ struct alignas(16) SymmProbes {
 // A team, from the point of view of one rank. All pointers are valid on this rank's GPU. Pass the context to
 // kernels by value, as a __grid_constant__, so that it is in constant memory. Otherwise the kernel has to
 // read the context again from global memory after each acquire, which takes 0.25 us each time. The context
-// types of other backends derive from SymmContext. The members that they add start directly after the
-// SymmContext, aligned to 16 bytes.
+// types of other backends derive from SymmContext. The data members of a derived type start directly after
+// the SymmContext, aligned to 16 bytes.
 struct SymmContext {
   int32_t type;
   int32_t rank, world_size;  // in the world team
@@ -152,9 +152,9 @@ struct SymmContext {
   int32_t has_remote;     // 1 if some members can be reached only through NICs, which also deliver the
                           // signals of these members
   uint64_t lsa_mask;      // bit r: loads and stores reach team rank r; valid for teams of at most 64 ranks
-  // For each member, the number of bytes to add to an address of this rank to get the member's address at the
-  // same offset, or kSymmOutOfReach if loads and stores do not reach the member. Teams of up to
-  // kSymmInlineDeltas ranks use inline_deltas; larger teams use more_deltas.
+  // One delta for each member, in bytes. Adding the delta to an address of this rank gives the member's
+  // address at the same offset. The delta is kSymmOutOfReach if loads and stores do not reach the member.
+  // Teams of up to kSymmInlineDeltas ranks use inline_deltas; larger teams use more_deltas.
   int64_t inline_deltas[kSymmInlineDeltas];
   const int64_t* more_deltas;     // [team_size], or null
   uint64_t heap_begin, heap_end;  // addresses of this rank's heap
@@ -177,7 +177,7 @@ struct SymmContext {
   // The put queues for members that loads and stores do not reach, shared by all teams of a rank. If there
   // are no queues, operations on these members return kUnreachable.
   PutQueueView queues;
-  // The world rank of each member, for use in put descriptors. Stored in the same way as the deltas.
+  // The world rank of each member, for use in put descriptors. Stored in the same way as inline_deltas.
   int32_t inline_world_ranks[kSymmInlineDeltas];
   const int32_t* more_world_ranks;  // [team_size], or null
   // 1 if a GPU sees NIC writes to its own memory in order, but may see NIC writes to other GPUs' memory out

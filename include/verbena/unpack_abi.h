@@ -4,9 +4,9 @@
 // C++11 and later, on host and device.
 //
 // Each receive communicator has one UnpackDeviceHandle and one NetUnpackMeta. All communicators of a GPU
-// share one bounce region. A receive uses slot (H0 + 1 + k) % 16, where H0 is the initial head of the handle
-// and k counts the communicator's receives of the Simple protocol in posting order. With H0 = 2^64 - 1, the
-// slot is k % 16.
+// share one bounce region. A receive uses slot (H0 + 1 + k) % 16. H0 is the initial head of the handle, and k
+// counts the communicator's receives of the Simple protocol in posting order. With H0 = 2^64 - 1, the slot is
+// k % 16.
 //
 //   plugin: writes mem[slot][0..n), then cnt[slot] = n (release), then reports the receive as done
 //   GPU:    reads cnt[slot] once, copies  bounce + src_off -> data + dst_off,  len bytes, for each descriptor
@@ -42,8 +42,8 @@ struct alignas(16) LoadMeta {
 static_assert(sizeof(LoadMeta) == 16 && alignof(LoadMeta) == 16, "NCCL's descriptor");
 static_assert(offsetof(LoadMeta, len) == 4 && offsetof(LoadMeta, dst_off) == 8, "NCCL's descriptor");
 
-// The descriptors of all slots, in pinned host memory that is mapped into the GPU. The plugin owns it and
-// frees it in closeRecv.
+// The descriptors of all slots, in pinned host memory that is mapped into the GPU. The plugin owns this
+// memory and frees it in closeRecv.
 struct NetUnpackMeta {
   LoadMeta mem[kUnpackQueueDepthSlots][kUnpackMaxDescriptors];
   uint64_t cnt[kUnpackQueueDepthSlots];  // number of valid descriptors of each slot
@@ -51,9 +51,9 @@ struct NetUnpackMeta {
 static_assert(sizeof(NetUnpackMeta) == 524416 && offsetof(NetUnpackMeta, cnt) == 524288,
               "NCCL's unpack queue");
 
-// The device handle, in the receiving GPU's memory. The plugin owns and frees it, and writes it once, before
-// accept returns the communicator. Afterwards only the GPU accesses it. A kernel loads the three members at
-// the start of a primitive, and stores `head` at the end.
+// The device handle, in the receiving GPU's memory. The plugin owns and frees the handle, and writes it once,
+// before accept returns the communicator. Afterwards only the GPU accesses the handle. A kernel loads the
+// three members at the start of a primitive, and stores `head` at the end.
 struct UnpackDeviceHandle {
   NetUnpackMeta* meta;  // address valid on the GPU
   void* bounce_buf;     // address valid on the GPU; the same for all receive communicators of one GPU

@@ -50,13 +50,13 @@ VERBENA_API const char* verbena_describe(verbena_result result);
 VERBENA_API const char* verbena_last_error(void);
 
 typedef enum { VERBENA_LOG_WARN = 0, VERBENA_LOG_INFO = 1, VERBENA_LOG_TRACE = 2 } verbena_log_level;
-/* Sets the function that receives log lines. Without a sink, the library writes warnings to stderr and drops
+/* Sets the function that receives log lines. By default, the library writes warnings to stderr and drops all
  * other lines.
  * @param sink  called from any thread; NULL restores the default */
 VERBENA_API void verbena_set_log(void (*sink)(verbena_log_level level, const char* line));
-/* Sets a function that runs pending signal handlers. Interpreters such as Python need this, because they
- * defer signal handlers while a C call runs. A call on the process's first thread that waits for other
- * processes calls `check` after each signal and several times a second.
+/* Sets a function that runs pending signal handlers. Python, for example, needs this function, because Python
+ * defers signal handlers while a C call runs. While a call on the process's first thread waits for other
+ * processes, the library calls `check` several times a second and after each signal.
  * @param check  returns 0 to let the waiting call continue, or another value to end the call with an error.
  *               NULL removes the function */
 VERBENA_API void verbena_set_interrupt_check(int (*check)(void));
@@ -88,11 +88,11 @@ VERBENA_API verbena_result verbena_context_create(const verbena_unique_id* id, u
 /* Creates a context like verbena_context_create(), but reads the rank, the number of ranks and rank 0's
  * address from the environment variables of torchrun, Open MPI, PMI or Slurm. */
 VERBENA_API verbena_result verbena_context_create_from_environment(verbena_context** context);
-/* An all-gather that the application implements. It copies `bytes_each` bytes from `mine` on each rank to
- * `all` on every rank, in rank order. It returns 0 on success and any other value on failure. */
+/* An all-gather function of the application. The function copies `bytes_each` bytes from `mine` on each rank
+ * to `all` on every rank, in rank order. The function returns 0 on success and any other value on failure. */
 typedef int (*verbena_all_gather)(void* argument, const void* mine, void* all, size_t bytes_each);
-/* Creates a context like verbena_context_create(), over the application's all-gather. This call and every
- * later collective call of the context use the all-gather to exchange data between ranks.
+/* Creates a context like verbena_context_create(), but needs no id. This call and every later collective call
+ * of the context exchange data between ranks by the application's all-gather.
  * @param all_gather  called only during collective calls, on the thread that makes the call
  * @param argument    passed to all_gather */
 VERBENA_API verbena_result verbena_context_create_from_all_gather(verbena_all_gather all_gather,
@@ -114,8 +114,8 @@ VERBENA_API verbena_result verbena_context_barrier(verbena_context* context);
  * call, the source memory of puts may be reused. Not collective.
  * @return VERBENA_REMOTE_ERROR if the context fails, which happens at the latest after
  *         VERBENA_SYMM_TIMEOUT_MS without progress;
- *         VERBENA_INVALID_USAGE if the context uses another library's heap and some ranks cannot be reached
- *         by loads and stores; call that library's quiet function instead */
+ *         VERBENA_INVALID_USAGE if the context uses another library's heap, but loads and stores do not
+ *         reach all ranks; call that library's quiet function instead */
 VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
 /* Checks whether the context or one of its teams has failed. Reads GPU memory, which takes a few
  * microseconds.
@@ -127,9 +127,9 @@ VERBENA_API verbena_result verbena_context_quiet(verbena_context* context);
  *         verbena_context_abort() was called;
  *         VERBENA_INVALID_ARGUMENT if a team has failed because a member passed invalid arguments to a call;
  *         VERBENA_TIMEOUT if a kernel's wait timed out, on this rank or on a peer. The text names the wait,
- *         the team and the late rank. From then until verbena_team_reset(), all waits of that team return
- *         immediately on this rank, on every member that loads and stores reach, and on every other member
- *         that could be notified */
+ *         the team and the late rank. Until verbena_team_reset(), all waits of this team return immediately
+ *         on this rank and on the members that loads and stores reach. Members that only the network reaches
+ *         might not be notified */
 VERBENA_API verbena_result verbena_context_get_error(verbena_context* context, char* text, size_t length);
 /* Fails the context: all current and later waits of this rank's kernels in this context return
  * immediately. */
@@ -161,8 +161,8 @@ typedef struct {
    * stores do not reach rank r. If two ranks reach each other, both must reach the same set of ranks. */
   const int64_t* deltas;
   /* In bytes. Adding multicast_delta to an address of this rank gives the multicast address of all ranks that
-   * loads and stores reach. 0 means that the heap has no multicast addresses. Only teams that contain all of
-   * these ranks use multicast. */
+   * loads and stores reach. 0 means that the heap has no multicast addresses. A team uses multicast only if
+   * it contains all of these ranks. */
   uint64_t multicast_delta;
   /* Values of the data members that the backend's context type adds to SymmContext, aligned to at most 16
    * bytes. The library places them directly after each team's SymmContext. extension_bytes is the size of the
@@ -170,7 +170,7 @@ typedef struct {
   const void* extension;
   size_t extension_bytes;
   /* 1 if the backend's network supports signals and barriers of the world team only. The library then refuses
-   * to create any other team in which some members do not reach each other by loads and stores. */
+   * to create other teams, unless all their members reach each other by loads and stores. */
   int32_t is_world_only;
   /* Called once, with `argument`, as the last step of verbena_context_destroy() or of a failed
    * verbena_context_create_over_heap(). May be NULL. */
@@ -188,8 +188,9 @@ typedef struct {
  * 512. Returns 0 if a setting in the environment is wrong. */
 VERBENA_API size_t verbena_heap_words(uint32_t count_ranks);
 /* Creates a context that allocates its windows from the given heap. Collective. Memory cannot be registered
- * in such a context. Members whose memory is not mapped are reached through the backend's network only.
- * VERBENA_SYMM_TEAMS has an effect; all other settings for memory and paths have none. */
+ * in such a context. Kernels access the memory of other members through the backend's network, unless that
+ * memory is mapped. The setting VERBENA_SYMM_TEAMS has an effect; all other settings for memory and paths are
+ * ignored. */
 VERBENA_API verbena_result verbena_context_create_over_heap(const verbena_heap* heap,
                                                             verbena_all_gather all_gather, void* argument,
                                                             uint32_t rank, uint32_t count_ranks,
@@ -208,17 +209,18 @@ VERBENA_API verbena_result verbena_window_allocate(verbena_context* context, siz
  * The memory must come from cuMemCreate() with a POSIX file descriptor handle. ncclMemAlloc() and PyTorch's
  * expandable segments allocate such memory. The allocations must have the same size on all ranks, and every
  * rank must register the same range of its allocations. The window maps the memory at a second, symmetric
- * address. Kernels and calls on streams accept both addresses. The symmetric address is faster, because it
- * need not be looked up in a table.
+ * address. Kernels and calls on streams accept both addresses. The symmetric address is faster, because
+ * kernels need not look it up in a table.
  *
- * If the same range of the same allocations is registered again, the call returns the same window, which must
- * then be freed once per registration. If a rank has mapped different memory at its address since the first
+ * A second registration of the same range of the same allocations returns the same window. Free the window
+ * once for each registration. If a rank has mapped different memory at its address since the first
  * registration, all ranks get a new window. The old window keeps the old memory until the old window is
- * freed. verbena_window_find() then finds the old window only by its symmetric address.
+ * freed. Until then, verbena_window_find() finds the old window only by its symmetric address.
  * @param address       this rank's address of the memory; may differ between ranks
  * @param length_bytes  1 or more, the same on all ranks
  * @param window        receives the window; free it with verbena_window_free()
- * @return VERBENA_INVALID_USAGE if the memory does not come from cuMemCreate() with such a handle */
+ * @return VERBENA_INVALID_USAGE if the memory does not come from cuMemCreate() with a POSIX file descriptor
+ *         handle */
 VERBENA_API verbena_result verbena_window_register(verbena_context* context, void* address,
                                                    size_t length_bytes, verbena_window** window);
 /* Waits until all operations of finished kernels are complete, then frees the window. Collective. No kernel
@@ -259,8 +261,8 @@ VERBENA_API verbena_result verbena_team_create(verbena_context* context, const u
  * the team's device contexts do not change. No kernel on any member may be using the team.
  * @param team  any team, including world and lsa; NULL on ranks that are not members
  * @return VERBENA_INVALID_USAGE if the context has failed, or if some members are reached through NCCL's
- *         network: the host can neither clear signals in NCCL's memory nor wait for signals that are still in
- *         flight. In both cases, create a new context */
+ *         network. The host cannot clear signals in NCCL's memory, and cannot wait for signals that are still
+ *         in flight. In both cases, create a new context */
 VERBENA_API verbena_result verbena_team_reset(verbena_context* context, verbena_team* team);
 /* Frees a team. Not collective. No kernel on any member may still be using the team. */
 VERBENA_API verbena_result verbena_team_free(verbena_team* team);
@@ -273,7 +275,7 @@ VERBENA_API uint32_t verbena_team_world_rank(const verbena_team* team, uint32_t 
 /* Return the team's SymmContext (verbena/symm_abi.h), which kernels need as an argument. If the context uses
  * another library's heap, the backend's extension follows the SymmContext. The device context is in GPU
  * memory: pass it to kernels as a pointer. The host context is in host memory: pass it to kernels by value,
- * which makes the kernels faster. Both are valid until the team is freed. */
+ * which makes the kernels faster. Both contexts are valid until the team is freed. */
 VERBENA_API const void* verbena_team_device_context(const verbena_team* team);
 VERBENA_API const void* verbena_team_host_context(const verbena_team* team);
 
@@ -310,10 +312,11 @@ VERBENA_API verbena_result verbena_workspace_get_error(verbena_workspace* worksp
 /* Returns the size of one slot in bytes; 0 if the workspace has no slots, or on ranks that are not
  * members. */
 VERBENA_API size_t verbena_workspace_slot_bytes(const verbena_workspace* workspace);
-/* Return the SymmWorkspace (verbena/symm_abi.h), which kernels need as an argument. It begins with a
- * SymmContext, so it may also be passed where a team's context is expected. The device workspace is in GPU
- * memory: pass it to kernels as a pointer. The host workspace is in host memory: pass it to kernels by value.
- * Both are valid until the workspace is freed. Return NULL on ranks that are not members. */
+/* Return the SymmWorkspace (verbena/symm_abi.h), which kernels need as an argument. A SymmWorkspace begins
+ * with a SymmContext, so it may also be passed where a team's context is expected. The device workspace is in
+ * GPU memory: pass it to kernels as a pointer. The host workspace is in host memory: pass it to kernels by
+ * value. Both structures are valid until the workspace is freed. Return NULL on ranks that are not
+ * members. */
 VERBENA_API const void* verbena_workspace_device_context(const verbena_workspace* workspace);
 VERBENA_API const void* verbena_workspace_host_context(const verbena_workspace* workspace);
 /* Returns a team with the same members that uses the workspace's signals and barriers. Pass this team to the
@@ -338,7 +341,7 @@ VERBENA_API const verbena_team* verbena_workspace_team(const verbena_workspace* 
 
 /* Makes the stream wait until the streams of all members have reached the barrier. When the stream continues,
  * all earlier puts of the members are complete.
- * @param barrier  0 to 511; if streams or kernels may wait at the same time in the same team, they must use
+ * @param barrier  0 to 511; streams or kernels that may wait at the same time in the same team must use
  *                 different barriers */
 VERBENA_API verbena_result verbena_barrier_on_stream(const verbena_team* team, uint32_t barrier,
                                                      void* stream);
@@ -397,7 +400,7 @@ VERBENA_API verbena_result verbena_quiet_on_stream(const verbena_team* team, voi
  *   void* verbena_pool_allocate_n(ssize_t length_bytes, int gpu, cudaStream_t stream);
  *   void verbena_pool_release_n(void* address, ssize_t length_bytes, int gpu, cudaStream_t stream);
  *
- * Neither function is collective, and neither waits. Any thread may call them. verbena_pool_allocate_n()
+ * The two functions are not collective and do not wait. Any thread may call them. verbena_pool_allocate_n()
  * returns NULL if the pool is full or if `gpu` is not the pool's GPU. A tensor has the same offset on all
  * ranks if all ranks allocate and free the same sizes in the same order. */
 typedef struct verbena_pool verbena_pool;
@@ -406,7 +409,7 @@ typedef struct verbena_pool verbena_pool;
 VERBENA_API verbena_result verbena_pool_create(verbena_context* context, size_t length_bytes,
                                                verbena_pool** pool);
 /* Frees the pool and its window. Collective. No kernel may still be using the pool's memory, and no allocator
- * may still call its two functions. */
+ * may still call the pool's two functions. */
 VERBENA_API verbena_result verbena_pool_free(verbena_pool* pool);
 /* Checks that all ranks have made the same allocations. Collective.
  * @return VERBENA_INVALID_USAGE if the ranks' allocations differ, because the same offset may then belong to
@@ -416,7 +419,7 @@ VERBENA_API verbena_result verbena_pool_check(verbena_pool* pool);
 VERBENA_API uint32_t verbena_pool_index(const verbena_pool* pool);
 /* Returns the pool's window, which the pool owns. */
 VERBENA_API verbena_window* verbena_pool_window(const verbena_pool* pool);
-/* Returns the largest number of bytes that were in use at a time. */
+/* Returns the largest number of bytes that have been in use at the same time. */
 VERBENA_API size_t verbena_pool_max_used(verbena_pool* pool);
 
 #ifdef __cplusplus

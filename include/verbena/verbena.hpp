@@ -74,7 +74,7 @@ class SymmetricTeam {
   const Context& context() const {
     return *static_cast<const Context*>(verbena_team_host_context(handle_.get()));
   }
-  // Returns the address of the same context in GPU memory.
+  // Returns the address of the context in GPU memory, to pass to a kernel as a pointer.
   template <typename Context = SymmContext>
   const Context* device_context() const {
     return static_cast<const Context*>(verbena_team_device_context(handle_.get()));
@@ -148,7 +148,7 @@ class SymmetricWorkspace {
   const SymmWorkspace<Context>& workspace() const {
     return *static_cast<const SymmWorkspace<Context>*>(verbena_workspace_host_context(handle_.get()));
   }
-  // Returns the address of the same workspace in GPU memory.
+  // Returns the address of the workspace in GPU memory, to pass to a kernel as a pointer.
   template <typename Context = SymmContext>
   const SymmWorkspace<Context>* device_workspace() const {
     return static_cast<const SymmWorkspace<Context>*>(verbena_workspace_device_context(handle_.get()));

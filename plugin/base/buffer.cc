@@ -123,7 +123,8 @@ Buffer::~Buffer() {
   if (!owner) return;  // the application destroyed the context, and the driver freed its memory
   const CUresult result =
       is_gpu_memory() ? cuda.cuMemFree_v2(to_cuda(allocation_)) : cuda.cuMemFreeHost(allocation_);
-  if (result != CUDA_SUCCESS) log_warn("buffer: cannot free: %s (result %d)", describe_cuda(result), result);
+  if (result != CUDA_SUCCESS)
+    log_warn("buffer: cannot free memory: %s (result %d)", describe_cuda(result), result);
 }
 
 Outcome write_buffer(const Buffer& target, size_t offset_bytes, const void* source, size_t length_bytes) {

@@ -127,7 +127,7 @@ GrowingBuffer::~GrowingBuffer() {
     if (!owner) continue;  // the application destroyed the context, and the driver unpinned its memory
     const CUresult result = cuda.cuMemHostUnregister(part);
     if (result != CUDA_SUCCESS)
-      log_warn("buffer: cannot unpin: %s (result %d)", describe_cuda(result), result);
+      log_warn("buffer: cannot unpin host memory: %s (result %d)", describe_cuda(result), result);
   }
   munmap(host_, max_bytes_);
 }

@@ -38,21 +38,21 @@ constexpr NamedSetting kOthers[] = {
 constexpr char kMarkdownHead[] =
     "# Parameters\n"
     "\n"
-    "Every setting is an environment variable. A component reads its settings when it is initialised. The\n"
-    "name takes precedence over the aliases; an empty value counts as not set. Numbers may be hexadecimal\n"
-    "(0x...). Sizes may have the suffixes k, m and g (powers of 1024). If a variable begins with\n"
-    "`VERBENA_`, `SOFTVERBS_`, `LIBVERBENA_` or `USE_VERBENA_` but is not a setting, a warning names the\n"
-    "setting with the most similar name. `verbena-info --parameters` shows the current values. Settings\n"
-    "marked *advanced* are rarely needed; the command shows them only with `--all`. This page is generated\n"
-    "from plugin/settings.\n"
+    "Every setting is an environment variable. A component reads its settings when it is initialised. If\n"
+    "a setting and one of its aliases are both set, the setting takes precedence. A variable with an empty\n"
+    "value counts as not set. Numbers may be hexadecimal (0x...). Sizes may have the suffixes k, m and g\n"
+    "(powers of 1024). If a variable begins with `VERBENA_`, `SOFTVERBS_`, `LIBVERBENA_` or\n"
+    "`USE_VERBENA_` but is not a setting, a warning names the setting with the most similar name.\n"
+    "`verbena-info --parameters` shows the current values. The command shows the settings marked\n"
+    "*advanced*, which are rarely needed, only with `--all`. This page is generated from plugin/settings.\n"
     "\n"
     "## The plugin and libverbena.so\n"
     "\n"
-    "If a value is malformed or out of range, init fails with an error that names the parameter, the\n"
-    "value and the range. Variables that begin with `NCCL_` follow NCCL's rules, and their values never\n"
-    "cause an error. A negative number means the default. If a number is above the range, the plugin uses\n"
-    "the maximum. If a value is invalid in another way, the plugin uses the default. In both cases the\n"
-    "plugin logs a warning.\n"
+    "If a value is malformed or out of range, initialisation fails with an error that names the\n"
+    "parameter, the value and the range. Variables that begin with `NCCL_` follow NCCL's rules, and their\n"
+    "values never cause an error: a negative number means the default; if a number is above the range, the\n"
+    "plugin uses the maximum and logs a warning; if a value is invalid in another way, the plugin uses the\n"
+    "default and logs a warning.\n"
     "\n";
 
 constexpr char kRowsHead[] =
@@ -207,7 +207,8 @@ std::string format_parameters_python() {
       "\"\"\"The settings of all components. Generated from plugin/settings by verbena-parameters-page "
       "--python.\"\"\"\n"
       "\n"
-      "# The settings that this package reads: the aliases of each, its default, and the words of a choice.\n"
+      "# For each setting that this package reads: its aliases, its default, and the values that it "
+      "accepts.\n"
       "SETTINGS: dict[str, tuple[list[str], str, list[str]]] = {\n";
   const auto list_words = [](std::string words, char separator) {
     if (words.empty()) return std::string("[]");
@@ -220,13 +221,13 @@ std::string format_parameters_python() {
             show_value(setting, PythonSettings()) + "\", " +
             list_words(setting.kind == SettingKind::kChoice ? setting.words : "", '|') + "),\n";
   }
-  page += "}\n\n# What other components read.\nOTHERS = (\n";
+  page += "}\n\n# The settings that only other components read.\nOTHERS = (\n";
   const auto add_names = [&page](const Setting& setting) {
     page += "    \"" + std::string(setting.name) + "\",\n";
   };
   for (const auto& setting : list_parameter_settings()) add_names(setting);
   for (const auto& setting : kSoftverbs) add_names(setting);
-  page += ")\n\n# What the names of settings begin with.\nPREFIXES = (\n";
+  page += ")\n\n# The prefixes of the settings' names.\nPREFIXES = (\n";
   for (const std::string_view prefix : kNamePrefixes) page += "    \"" + std::string(prefix) + "\",\n";
   return page + ")\n";
 }

@@ -397,7 +397,8 @@ Result<std::optional<Socket>> Listener::accept() {
       return std::optional<Socket>();
     }
     if (has_logged) return Error{Status::kSystem, error};
-    return fail_errno(Status::kSystem, error, "socket: cannot accept at %s", describe(address_).c_str());
+    return fail_errno(Status::kSystem, error, "socket: cannot accept a connection at %s",
+                      describe(address_).c_str());
   }
   logged_error_ = 0;
   const SocketAddress address = from_system(as_sockaddr(peer)).value_or(SocketAddress());

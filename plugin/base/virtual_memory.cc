@@ -206,7 +206,8 @@ Result<FoundPiece> find_piece(const void* address) {
   const CudaApi* cuda = find_cuda();
   if (gpu == kNoGpu || !cuda->can_map()) {
     return fail(Status::kInvalidUsage,
-                "memory: %p cannot be shared with other processes, because it is not GPU memory", address);
+                "memory: %p cannot be shared with other processes, because the address is not in GPU memory",
+                address);
   }
   FoundPiece found;
   CUdeviceptr begin = 0;
@@ -223,7 +224,8 @@ Result<FoundPiece> find_piece(const void* address) {
                 address);
   }
   const CUresult result = cuda->cuMemGetAddressRange_v2(&begin, &length_bytes, to_cuda(at));
-  if (result != CUDA_SUCCESS) return fail_cuda("no address range", result, 0);
+  if (result != CUDA_SUCCESS)
+    return fail_cuda("cannot find the allocation that contains the address", result, 0);
   found.piece.owner_ = {gpu};
   found.piece.length_bytes_ = length_bytes;
   found.begin = from_cuda(begin);

@@ -132,8 +132,8 @@ base::Outcome Bootstrap::all_gather(std::span<const std::byte> mine, std::span<s
 base::Outcome Bootstrap::exchange(std::span<const std::byte> mine, std::span<std::byte> theirs) {
   if (mine.size() != theirs.size() || mine.size() % count_ranks() != 0)
     return base::fail(base::Status::kInvalidArgument,
-                      "bootstrap: exchange: the input has %zu bytes and the output %zu bytes; both must have "
-                      "the same length, a multiple of the number of ranks, %u",
+                      "bootstrap: exchange: the input has %zu bytes and the output has %zu bytes, but the "
+                      "two lengths must be equal and a multiple of the number of ranks (%u)",
                       mine.size(), theirs.size(), count_ranks());
   // At least one rank holds all parts of all ranks; their total length grows with the square of the number of
   // ranks.

@@ -148,7 +148,7 @@ const char* describe_caller(Refusal refusal) {
       return "another process has already joined as the same rank";
     case Refusal::kNone:
     case Refusal::kUnexpected:
-      return "it is not part of this job";
+      return "the peer is not part of this job";
     default:
       return describe(refusal);
   }
@@ -196,7 +196,7 @@ void FrameLink::close(std::string problem) {
 }
 
 void FrameLink::close_lost() {
-  close(socket_.explain_end() != nullptr ? socket_.explain_end() : "its connection closed");
+  close(socket_.explain_end() != nullptr ? socket_.explain_end() : "the connection was closed");
 }
 
 void FrameLink::advance() {
@@ -216,7 +216,7 @@ bool FrameLink::step() {
     case Step::kAwaitingWelcome:
       return flush_greeting() && receive_welcome();
     case Step::kRefusing:
-      if (flush_greeting()) close("it was refused: " + std::string(describe(welcome_.refusal)));
+      if (flush_greeting()) close("the connection was refused: " + std::string(describe(welcome_.refusal)));
       return false;
     case Step::kAwaitingReady:
       return flush_greeting() && receive_frame();
@@ -232,7 +232,7 @@ bool FrameLink::step() {
 bool FrameLink::finish_connect() {
   const auto done = socket_.finish_connect();
   if (!done) {
-    close(std::string("it cannot be reached: ") + std::strerror(done.error().errno_value));
+    close(std::string("the peer cannot be reached: ") + std::strerror(done.error().errno_value));
     return false;
   }
   if (!*done) return false;
@@ -244,7 +244,7 @@ bool FrameLink::finish_connect() {
 bool FrameLink::receive_challenge() {
   if (!receive(challenge_)) return false;
   if (challenge_.magic != kMagic) {
-    close("it is not a rank of this job");
+    close("the peer is not a rank of this job");
   } else if (challenge_.version != kVersion) {
     welcome_.refusal = Refusal::kOtherVersion;
     close(describe(welcome_.refusal));
@@ -275,7 +275,7 @@ bool FrameLink::receive_hello() {
   // A client that is not a rank is recognised by its first word.
   if (!fill(sizeof(uint64_t))) return false;
   if (std::memcmp(in_.data(), &kMagic, sizeof(kMagic)) != 0) {
-    close("it is not a rank of this job");
+    close("the peer is not a rank of this job");
     return false;
   }
   if (!receive(hello_)) return false;
@@ -305,7 +305,7 @@ bool FrameLink::receive_welcome() {
   if (!receive(welcome_)) return false;
   if (welcome_.magic != kMagic) {
     welcome_ = {};
-    close("it is not a rank of this job");
+    close("the peer is not a rank of this job");
     return false;
   }
   was_answered_ = true;

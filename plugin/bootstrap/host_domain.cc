@@ -168,9 +168,8 @@ base::Result<UnixPost> UnixPost::open() {
 UnixPost::Verdict UnixPost::drop_stranger() {
   if (!has_warned_) {
     base::log_warn(
-        "bootstrap: a process that is not a rank of this job connected to the socket on which this rank "
-        "receives file descriptors. The connection was ignored. Further such connections are ignored without "
-        "a log line");
+        "bootstrap: ignored a connection from a process that is not a rank of this job to the socket on "
+        "which this rank receives file descriptors. Further such connections are ignored without a log line");
   }
   has_warned_ = true;
   return Verdict::kStranger;
@@ -321,7 +320,7 @@ base::Outcome Exchange::run(UnixPost& post, std::span<const PostAddress> address
     if (auto sent = send_all(addresses); !sent && first_failure_.is_ok()) first_failure_ = sent;
     if (auto received = receive_all(post); !received && first_failure_.is_ok()) first_failure_ = received;
     if (first_failure_.has_failed() && has_sent_all()) {
-      text = "it failed to pass file descriptors";
+      text = "cannot pass file descriptors";
       return first_failure_;
     }
     if (is_done()) return {};
@@ -401,7 +400,8 @@ base::Result<std::vector<base::FileDescriptor>> exchange_descriptors(Bootstrap& 
   auto post = state.is_ok() ? UnixPost::open() : base::Result<UnixPost>(state.error());
   if (!post) state = post.error();
   // Either every rank has a socket, or no rank waits for descriptors.
-  if (auto agreed = bootstrap.all_agree(state, "it cannot pass descriptors"); !agreed) return agreed.error();
+  if (auto agreed = bootstrap.all_agree(state, "cannot pass file descriptors"); !agreed)
+    return agreed.error();
   const auto addresses = bootstrap.gather(post->address());
   if (!addresses) return addresses.error();
   Exchange exchange(bootstrap, domain, own, deadline);

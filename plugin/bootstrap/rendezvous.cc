@@ -82,8 +82,8 @@ base::Result<UniqueId> make_unique_id() {
     if (auto drawn = base::draw_random(meeting.secret, "bootstrap"); !drawn) return drawn.error();
   } else {
     base::log_warn(
-        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found. Anybody "
-        "who can read the ranks' traffic can join as a rank. To prevent this, install libcrypto");
+        "bootstrap: the unique id has no key, because OpenSSL's libcrypto (3 or 1.1) was not found. Install "
+        "libcrypto: without a key, anybody who can read the ranks' traffic can join as a rank");
   }
   auto rendezvous = Rendezvous::open(meeting, base::parameters().bootstrap_timeout_ms);
   if (!rendezvous) return rendezvous.error();
@@ -334,7 +334,7 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
   hello.nonce = place_.nonce;
   auto connected = FrameLink::connect(meeting_.address, hello, place_.secret);
   if (!connected) {
-    problem = std::string("it cannot be reached: ") + std::strerror(connected.error().errno_value);
+    problem = std::string("the peer cannot be reached: ") + std::strerror(connected.error().errno_value);
     return std::optional<base::SocketAddress>();
   }
   FrameLink link = std::move(*connected);
@@ -355,10 +355,10 @@ base::Result<std::optional<base::SocketAddress>> Asking::ask(std::string& proble
       if (refusal == Refusal::kOtherCount) problem += " (" + std::to_string(link.refusal_detail()) + ")";
       return fail(base::Status::kRemote, problem);
     }
-    if (link.is_closed()) return fail(base::Status::kRemote, "it disconnected: " + link.problem());
+    if (link.is_closed()) return fail(base::Status::kRemote, "the connection was closed: " + link.problem());
     if (deadline_.has_passed()) {
       if (is_overdue || !link.is_standing())
-        return fail(base::Status::kTimeout, problem.empty() ? "it does not answer" : problem);
+        return fail(base::Status::kTimeout, problem.empty() ? "no answer" : problem);
       link.send(make_record({.kind = FrameKind::kOverdue, .rank = place_.rank}));
       is_overdue = true;
       deadline_ = base::Deadline::after_ms(kVerdictMs);

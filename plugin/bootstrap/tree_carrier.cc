@@ -433,7 +433,7 @@ std::string TreeCarrier::describe_call(Operation operation, uint32_t sequence) c
 
 std::string TreeCarrier::describe_lost(size_t neighbour) const {
   const std::string who = "rank " + std::to_string(links_.rank_of(neighbour));
-  if (has_left_[neighbour]) return who + " has left";
+  if (has_left_[neighbour]) return who + " has closed its connection";
   return who + " disconnected (" + links_.problem_of(neighbour) + ")";
 }
 

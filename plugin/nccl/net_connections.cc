@@ -171,7 +171,8 @@ Outcome add_registration(Communicator& comm, void* data, size_t length_bytes, in
 Outcome register_memory(void* comm, void* data, size_t length_bytes, int type, void** mhandle) {
   if (data == nullptr || length_bytes == 0 || (type != abi::kPtrHost && type != abi::kPtrCuda)) {
     return base::fail(base::Status::kInvalidArgument, "regMr: %s (data %p, size %zu bytes, type %d)",
-                      type != abi::kPtrHost && type != abi::kPtrCuda ? "unknown memory type" : "no memory",
+                      type != abi::kPtrHost && type != abi::kPtrCuda ? "unknown memory type"
+                                                                     : "data is NULL, or the size is 0",
                       data, length_bytes, type);
   }
   return add_registration(*static_cast<Communicator*>(comm), data, length_bytes, type, 0, -1, mhandle);

@@ -29,9 +29,9 @@ void guard_against_pat(int abi_version) {
   if (!is_silent || !offers_unpack()) return;
   if (base::set_environment_default("NCCL_PAT_ENABLE", "0")) {
     base::log_info(
-        "init: the plugin set NCCL_PAT_ENABLE=0. Kernels cannot unpack receives of the PAT algorithm, and "
-        "this version of NCCL does not tell the plugin which receives belong to PAT. To use PAT, unset "
-        "VERBENA_UNPACK=1");
+        "init: the plugin set NCCL_PAT_ENABLE=0, because kernels cannot unpack receives of the PAT "
+        "algorithm, and this version of NCCL does not tell the plugin which receives belong to PAT. To use "
+        "PAT, do not set VERBENA_UNPACK=1");
   }
 }
 
@@ -67,8 +67,8 @@ void Context::finalize() {
   const std::lock_guard lock(mutex);
   if (open_communicators == 0) return;
   base::log_warn(
-      "communicator 0x%llx: finalized while %d connection ends are open. These ends keep working, and their "
-      "resources are freed when the last of them is closed. Close all ends before finalize",
+      "communicator 0x%llx: finalized while %d connection ends are open. Close all ends before finalize; "
+      "open ends keep working, and their resources are freed only when the last end is closed",
       as_ull(communicator_id), open_communicators);
 }
 
@@ -174,8 +174,7 @@ base::Outcome Process::find_nics() {
 
 base::Result<int> Process::add_virtual_nic(std::span<const int> members) {
   const std::lock_guard lock(mutex_);
-  if (nics_ == nullptr)
-    return base::fail(base::Status::kInvalidUsage, "makeVDevice: the call came before init");
+  if (nics_ == nullptr) return base::fail(base::Status::kInvalidUsage, "makeVDevice: called before init");
   const int before = nics_->size();
   auto index = nics_->add_virtual(members);
   if (index && *index == before) virtual_nics_.emplace_back(members.begin(), members.end());

@@ -88,8 +88,8 @@ RmaCommunicator::~RmaCommunicator() {
   const protocol::LaneCounts failures = endpoint_->count_failures();
   endpoint_.reset();  // afterwards the network does not access memory that its owner frees next
   base::log_info(
-      "rma: rank %u of %u on %s: closed: %llu puts and %llu gets of %llu bytes, %llu signals; %llu waited "
-      "for queue space; queue pairs failed %llu, revived %llu, requests repeated %llu",
+      "rma: rank %u of %u on %s: closed: %llu puts and %llu gets of %llu bytes, %llu signals; %llu "
+      "operations waited for queue space; queue pairs failed %llu, revived %llu, requests repeated %llu",
       rank_, count_ranks_, device_.c_str(), wide(counts_.puts), wide(counts_.gets), wide(counts_.bytes),
       wide(counts_.signals), wide(counts_.waited), wide(failures.failed_queue_pairs),
       wide(failures.revived_queue_pairs), wide(failures.replayed_requests));

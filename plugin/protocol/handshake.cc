@@ -44,7 +44,7 @@ const char* describe(HandshakeError error) {
     case HandshakeError::kVersion:
       return "the peer speaks a different protocol version. Use the same Verbena release on all hosts";
     case HandshakeError::kMalformed:
-      return "truncated or damaged message";
+      return "the record is truncated or damaged";
     case HandshakeError::kNonce:
       return "the peer belongs to another connection (wrong nonce)";
   }

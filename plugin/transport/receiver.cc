@@ -154,7 +154,8 @@ Statistics Receiver::close() {
 
 VERBENA_HOT_PATH base::Outcome Receiver::consume(ReceiveMessage& message) {
   if (parts_.waits_for_consumed && message.phase != ReceiveMessage::Phase::kReported) {
-    return base::fail(base::Status::kInvalidUsage, "%s: message %u was consumed before it was complete",
+    return base::fail(base::Status::kInvalidUsage,
+                      "%s: irecvConsumed was called for message %u, which is not complete",
                       describe_briefly().c_str(), message.sequence);
   }
   return Core::consume(message) ? base::Outcome() : outcome();

@@ -115,7 +115,7 @@ class Receiver final : public ReceivingEnd,
   bool connect_pair(uint32_t queue_pair, const protocol::RecoveryRecord& peer);
   void reap_pages() { parts_.pool->reap(); }
   void note_broken(uint32_t queue_pair) { broken_ = failed_.cause(queue_pair); }
-  void note_broken_by_peer() { broken_ = failed_.describe() + "; and the peer is gone"; }
+  void note_broken_by_peer() { broken_ = failed_.describe() + "; and the peer's process has exited"; }
   void note_post(uint32_t sequence, uint64_t bytes, uint32_t queue_pair) {
     observed_->note_post(sequence, bytes, link_.pair(queue_pair).number());
   }

@@ -25,7 +25,7 @@ std::string describe_head(const BlockHead& head) {
     if (head.waiting_since_ns != 0) text += ", none completed" + describe_since(head.waiting_since_ns);
   }
   if (head.is_seen_from_outside)
-    text += "; its thread does not call the plugin, so another thread read this state";
+    text += "; the connection's thread does not call the plugin, so another thread read this state";
   return text + "\n";
 }
 
@@ -87,7 +87,7 @@ const char* explain_wait(const Receiver::Core& core, const ReceiveMessage& messa
     case Wait::kPush:
       return "waits for the flush of its pages";
     case Wait::kConsumption:
-      return "complete: waits until the GPU has unpacked or used it (irecvConsumed)";
+      return "complete: waits until the GPU has unpacked or used the message (irecvConsumed)";
     case Wait::kTest:
       break;
   }

@@ -76,9 +76,9 @@ std::vector<Point> read_points(const Json& list, const std::string& place) {
     point.bytes = static_cast<uint64_t>(read_integer(pair[0], here, 1, int64_t{kMaxPointBytes}));
     point.microseconds = pair[1].get<double>();
     if (!(point.microseconds > 0 && point.microseconds <= kMaxMicroseconds))
-      refuse(here, "has an impossible time");
+      refuse(here, "has a time that is out of range");
     if (!points.empty() && point.bytes <= points.back().bytes)
-      refuse(here, "is not larger than the previous point");
+      refuse(here, "has a size that is not larger than the size of the previous point");
     points.push_back(point);
   }
   return points;
@@ -130,9 +130,9 @@ OpsMeasurement read_ops_measurement(const Json& entry, const std::string& place)
     point.blocks = static_cast<uint32_t>(read_integer(three[1], here, 1, kMaxBlocks));
     point.microseconds = three[2].get<double>();
     if (!(point.microseconds > 0 && point.microseconds <= kMaxMicroseconds))
-      refuse(here, "has an impossible time");
+      refuse(here, "has a time that is out of range");
     if (!result.points.empty() && point.bytes <= result.points.back().bytes)
-      refuse(here, "is not larger than the previous point");
+      refuse(here, "has a size that is not larger than the size of the previous point");
     result.points.push_back(point);
   }
   return result;

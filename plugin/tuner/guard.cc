@@ -29,10 +29,10 @@ void Guard::apply(const CostTable& table) const {
 }
 
 std::string Guard::describe() const {
-  if (!offer_.is_in_use) return "guard off: NCCL does not use this plugin";
-  if (!offer_.unpack) return "guard off: UNPACK is not offered";
-  if (shape_.nodes <= 1) return "guard off: one node";
-  std::string text = "guard on, because UNPACK is offered. NCCL may not use nvls_tree";
+  if (!offer_.is_in_use) return "UNPACK guard off: NCCL does not use this plugin";
+  if (!offer_.unpack) return "UNPACK guard off: UNPACK is not offered";
+  if (shape_.nodes <= 1) return "UNPACK guard off: one node";
+  std::string text = "UNPACK guard on, because UNPACK is offered. NCCL may not use nvls_tree";
   if (has_three_children()) text += ", tree with simple (three children)";
   if (!offer_.tells_pat)
     text += ", pat (this version of NCCL does not tell the plugin which receives belong to pat)";

@@ -95,9 +95,9 @@ std::string describe(const OpsWay& way) {
   std::snprintf(line, sizeof(line), "  %9.2f us", way.microseconds);
   text += line;
   if (way.algorithm == "direct")
-    text += ", for tensors in windows if the call asks for it or has_windows promises it";
+    text += ", only for tensors in windows, if the call chooses this algorithm or sets has_windows";
   else if (way.needs_windows())
-    text += ", for tensors in windows if the call asks for it";
+    text += ", only for tensors in windows, if the call chooses this algorithm";
   return text;
 }
 
@@ -114,12 +114,10 @@ std::string describe_hosts(const OpsQuestion& question) {
   return std::string("  between hosts: bulk-two-shot sends bfloat16 ") +
          (are_sums ? "sums of a host's ranks in 32 bits, lossless in about 17 to 21 bits"
                    : "elements in 16 bits, lossless in about 12 bits") +
-         "; the results have the same bits\n"
-         "  lossless is chosen for bfloat16 tensors if it was measured to be faster (--calibrate FILE "
-         "--hosts "
-         "N --operation " +
+         "; the results have the same bits\n  lossless is chosen for bfloat16 tensors if measurements show "
+         "that it is faster (--calibrate FILE --hosts N --operation " +
          question.operation + "," + question.operation +
-         "_lossless), by VERBENA_OPS_ALGORITHM=lossless, or by a call's choice\n";
+         "_lossless), if VERBENA_OPS_ALGORITHM is lossless, or if the call chooses it\n";
 }
 
 std::optional<uint64_t> parse_bytes(std::string_view text) {
@@ -269,7 +267,7 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
                     candidates.front().algorithm.c_str());
       text += line;
       if (candidates.size() > 1) {
-        std::snprintf(line, sizeof(line), ", by %.0f %% before %s",
+        std::snprintf(line, sizeof(line), ", %.0f %% faster than %s",
                       100 * (candidates[1].microseconds / candidates.front().microseconds - 1),
                       candidates[1].algorithm.c_str());
         text += line;
@@ -280,7 +278,7 @@ std::string explain_ways(const std::vector<OpsMeasurement>& measurements, const 
   if (text.empty()) {
     const std::string chooses = forced.empty() ? "the library's own rules choose"
                                                : "VERBENA_OPS_ALGORITHM chooses " + std::string(forced);
-    text = "nothing was measured for " + question.operation + by + ": " + chooses +
+    text = "there are no measurements of " + question.operation + by + ": " + chooses +
            "; measure with verbena-bench coll --calibrate FILE\n";
   }
   return question.hosts == 1 ? text : text + describe_hosts(question);

@@ -113,8 +113,8 @@ Error AddressHandles::explain(const Error& error, const PortAddress& remote) con
         error.status, code, "device %s:%d: cannot create an address handle for gid %s, lid %u%s",
         device_.name().c_str(), device_.port_number(), format_gid(remote.gid).c_str(), remote.lid, remedy);
   return base::fail_errno(error.status, code,
-                          "device %s:%d: cannot create an address handle for gid %s, lid %u (%u of the "
-                          "device's %u are in use by this process)%s",
+                          "device %s:%d: cannot create an address handle for gid %s, lid %u (this process "
+                          "uses %u of the device's %u address handles)%s",
                           device_.name().c_str(), device_.port_number(), format_gid(remote.gid).c_str(),
                           remote.lid, count(), limit_, remedy);
 }

@@ -28,7 +28,7 @@ constexpr Description kDescriptions[] = {
     {IBV_WC_MW_BIND_ERR, "memory window error: memory windows are not used here"},
     {IBV_WC_BAD_RESP_ERR, "bad response: the peer's device violated the protocol; check firmware and cables"},
     {IBV_WC_LOC_ACCESS_ERR,
-     "local access error: a remote write reached memory that is not registered for it"},
+     "local access error: a remote write reached memory that is not registered for remote writes"},
     {IBV_WC_REM_INV_REQ_ERR,
      "remote invalid request: the peer's device rejected a packet as out of order or forbidden; rxe also "
      "reports this error after lost packets"},

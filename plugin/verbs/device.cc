@@ -33,8 +33,9 @@ Device::~Device() {
   if (domain_ != nullptr) {
     const int error = library_->dealloc_pd(domain_);
     if (error != 0) {
-      base::log_warn("device %s:%d: protection domain is still in use (errno %d)", name_.c_str(),
-                     port_number_, error);
+      base::log_warn(
+          "device %s:%d: the protection domain cannot be freed, because it is still in use (errno %d)",
+          name_.c_str(), port_number_, error);
     }
   }
   if (context_ != nullptr) library_->close_device(context_);
@@ -101,7 +102,7 @@ LocalAddress Device::refresh_address() {
              error != 0) {
     problem = "the port cannot be queried (errno " + std::to_string(error) + ")";
   } else if (port.state != IBV_PORT_ACTIVE) {
-    problem = "its port is down";
+    problem = "the port is down";
   } else if (!has_changed && result.port.link_layer != 0 && address_reader_->is_current(result)) {
     result.port.mtu = static_cast<uint8_t>(port.active_mtu);
     result.port.lid = port.lid;

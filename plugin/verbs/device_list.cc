@@ -22,7 +22,7 @@ base::Result<DeviceList> DeviceList::read(const DiscoverySettings& settings) {
   read.library_ = *library;
   read.list_ = read.library_->get_device_list(&read.count_);
   if (read.list_ == nullptr) {
-    return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list them",
+    return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list the RDMA devices",
                             read.library_->path().c_str());
   }
   return read;

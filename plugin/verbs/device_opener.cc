@@ -165,8 +165,8 @@ bool DeviceOpener::read_address(Device* device, const ibv_port_attr& port) const
   if (!address->is_own && !device->sysfs_path_.empty()) {
     base::log_warn(
         "device %s:%d: none of the addresses in the port's GID table is assigned to an interface in this "
-        "network namespace. The chosen GID (index %d, %s) may belong to another container. If so, choose "
-        "another index with VERBENA_GID_INDEX",
+        "network namespace, so the chosen GID (index %d, %s) may belong to another container. In that case, "
+        "choose another index with VERBENA_GID_INDEX",
         device->name_.c_str(), device->port_number_, address->gid_index,
         format_gid(address->port.gid).c_str());
   }

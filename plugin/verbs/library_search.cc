@@ -73,7 +73,7 @@ Result<std::shared_ptr<const Library>> load_default() {
                       kSystemLibrary, softverbs_problem.c_str());
   }
   return base::fail(Status::kSystem,
-                    "verbs library: cannot use %s, and softverbs was not found: %s. To mend this, %s",
+                    "verbs library: cannot use %s, and softverbs was not found: %s. To fix this, %s",
                     system_problem.c_str(), softverbs_problem.c_str(), kInstallHint);
 }
 
@@ -88,7 +88,7 @@ Result<std::shared_ptr<const Library>> Library::load(const std::string& choice) 
   std::string problem;
   auto library = choice == kSoftverbs ? open_softverbs(&problem) : open(choice, &problem);
   if (library != nullptr) return library;
-  return base::fail(Status::kSystem, "verbs library: cannot use VERBENA_IBVERBS_LIB %s: %s. To mend this, %s",
+  return base::fail(Status::kSystem, "verbs library: cannot use VERBENA_IBVERBS_LIB %s: %s. To fix this, %s",
                     choice.c_str(), problem.c_str(), kInstallHint);
 }
 

@@ -20,7 +20,7 @@ int to_bytes(ibv_mtu mtu) {
 GidExplanation explain_infiniband(int gid_index, const AddressSettings& settings) {
   if (gid_index == kNoGid)
     return {GidReason::kLidSuffices, "InfiniBand: the LID is enough within one subnet"};
-  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects it"};
+  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects this GID"};
   return {GidReason::kFabric, "InfiniBand: this fabric needs a GID"};
 }
 
@@ -102,7 +102,7 @@ void survey_device(const DeviceList& list, ibv_device* device, const DiscoverySe
 }  // namespace
 
 GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSettings& settings, int chosen) {
-  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects it"};
+  if (settings.gid_index >= 0) return {GidReason::kSetting, "VERBENA_GID_INDEX selects this GID"};
   const auto entry =
       std::find_if(table.begin(), table.end(), [&](const GidEntry& e) { return e.index == chosen; });
   if (entry == table.end()) return {};
@@ -113,7 +113,7 @@ GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSett
   if (preference.range.length_bits > 0) reason += "in VERBENA_ADDRESS_RANGE, ";
   if (preference.family != GidFamily::kAny) {
     const bool is_wanted = is_ipv4_gid(entry->gid) == (preference.family == GidFamily::kIpv4);
-    reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "none is of VERBENA_ADDRESS_FAMILY, ";
+    reason += is_wanted ? "of VERBENA_ADDRESS_FAMILY, " : "no entry is of VERBENA_ADDRESS_FAMILY, ";
   }
   const bool has_foreign =
       std::any_of(table.begin(), table.end(), [](const GidEntry& e) { return !e.is_own; });
@@ -126,7 +126,7 @@ GidExplanation explain_gid(const std::vector<GidEntry>& table, const AddressSett
   });
   const GidReason code = is_link_local_gid(entry->gid) ? GidReason::kLinkLocal : GidReason::kBest;
   if (table.size() == 1) return {code, reason + ": the only entry"};
-  return {code, reason + (alike > 1 ? ": the first such of " : ": the best of ") +
+  return {code, reason + (alike > 1 ? ": the first such entry among " : ": the best of ") +
                     std::to_string(table.size()) + " entries"};
 }
 

@@ -522,7 +522,7 @@ Abilities judge(const SelfTestResult& result, Abilities untested) {
            "the plugin uses no atomics, so it offers neither RMA nor GIN");
   }
   if (const FormResult& form = result.of(Form::kRead); form.fails())
-    append(found.advice, "a read", form, "flushes of GPU memory will fail, and so will gets");
+    append(found.advice, "a read", form, "flushes of GPU memory and gets will fail");
   return found;
 }
 

@@ -1,5 +1,7 @@
-"""Creates teams along the rows and columns of a DeviceMesh. Each rank sends a tensor to its neighbour in its row, and then to its neighbour
-in its column, by calls on a stream. Each row also creates a separate context over its process group.
+"""Creates teams along the rows and columns of a DeviceMesh, and passes tensors around each row and each column.
+
+Each rank sends a tensor to its neighbour in its row, and then to its neighbour in its column, by calls on a stream. Each row also creates a
+separate context over its process group.
 
     torchrun --nproc-per-node 4 device_mesh.py [--rows 2]
 """
@@ -13,7 +15,7 @@ from verbena.mesh import create_mesh_teams
 
 COUNT = 1 << 20
 SIGNAL = 3
-POOL_BYTES = 64 << 20  # PyTorch takes 20 MiB at a time
+POOL_BYTES = 64 << 20  # PyTorch takes memory from the pool in pieces of 20 MiB
 
 
 def pass_on(torch: Any, team: verbena.SymmetricTeam, outgoing: Any, incoming: Any) -> None:
@@ -26,7 +28,7 @@ def pass_on(torch: Any, team: verbena.SymmetricTeam, outgoing: Any, incoming: An
 
 
 def pass_along_all_dimensions(torch: Any, mesh: Any, context: verbena.SymmetricContext) -> dict[str, int]:
-    """Passes a tensor along each dimension. Returns, by dimension name, the rank from which the tensor came."""
+    """Passes a tensor along each dimension. Returns a dictionary from each dimension's name to the rank from which the tensor came."""
     teams = create_mesh_teams(context, mesh)
     came = {}
     with context.create_pool(POOL_BYTES) as pool:

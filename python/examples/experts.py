@@ -1,7 +1,7 @@
 """Runs a layer of experts on several GPUs of one host. Each rank has some of the experts and its own tokens. A router chooses the experts
 of each token, a dispatch sends the token to the ranks of its experts, grouped matrix products apply the experts, and a combine brings the
-results back. The program compares the layer with a dense layer. On GPUs, it also captures the layer in a CUDA graph and replays the graph
-with other tokens.
+results back. The program compares the layer with a dense layer. On GPUs, the program also captures the layer in a CUDA graph and replays
+the graph with other tokens.
 
     torchrun --nproc-per-node 2 experts.py [--tokens 128] [--hidden 1024] [--experts 16] [--top-k 4]
 """
@@ -16,11 +16,11 @@ import torch.nn.functional as functional
 import verbena
 import verbena.moe
 
-ALIGNMENT = 8  # of each expert's rows: whole blocks of a grouped matrix product
+ALIGNMENT = 8  # each expert's rows begin at a multiple of this number, as grouped matrix products require
 
 
 class Experts:
-    """The experts' weights. All numbers are drawn from a seed, so that each rank can compute any expert."""
+    """The experts' weights. All ranks draw the weights from the same seed, so that each rank can compute any expert."""
 
     def __init__(self, hidden: int, intermediate: int, experts: int, top_k: int, device: str) -> None:
         self.hidden, self.experts, self.top_k, self.device = hidden, experts, top_k, device
@@ -41,7 +41,7 @@ class Experts:
         """Applies experts `first` to `first + local - 1`, each to the rows of this expert. Rows whose expert is -1 become zeros."""
         out = torch.zeros_like(rows)
         for number in range(local):
-            # Fixed shapes, for graphs: each product takes all rows. A kernel for grouped products takes those of its group.
+            # Graphs need fixed shapes, so each product takes all rows. A kernel for grouped products would take only the expert's rows.
             mine = (row_experts == number).unsqueeze(1)
             given = torch.where(mine, rows, 0)
             hidden = functional.silu(given @ self.gate[first + number]) * (given @ self.up[first + number])
@@ -62,7 +62,7 @@ def run_layer(layer: Experts, exchange: verbena.moe.ExpertExchange, rank: int, x
 
 
 def run_dense(layer: Experts, x: Any) -> Any:
-    """The same output, computed from all experts, in float32."""
+    """Returns the output of a dense layer for `x`. Computes all experts, and adds their outputs in float32."""
     ids, weights = layer.route(x)
     out = torch.zeros(x.shape, device=layer.device)
     for expert in range(layer.experts):
@@ -77,7 +77,7 @@ def find_difference(y: Any, dense: Any) -> float:
 
 
 def capture(layer: Experts, exchange: verbena.moe.ExpertExchange, rank: int, x: Any) -> tuple[Any, Any]:
-    """Returns a CUDA graph of the layer, which reads `x`, and its output."""
+    """Returns a CUDA graph of the layer, and the output tensor of the graph. The graph reads `x`."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -90,8 +90,8 @@ def capture(layer: Experts, exchange: verbena.moe.ExpertExchange, rank: int, x: 
 
 
 def run(options: argparse.Namespace, context: verbena.SymmetricContext, device: str = "cuda", wait: Callable[[], None] = lambda: None) -> list[float]:
-    """Returns how far the outputs are from the outputs of the dense layer: in eager mode and, on GPUs, after each replay of the graph.
-    `wait` is needed for GPUs whose kernels PyTorch does not wait for."""
+    """Returns the relative differences between the outputs of the layer and of the dense layer: in eager mode and, on GPUs, after each
+    replay of the graph. `wait` waits for kernels of emulated GPUs, for which PyTorch itself does not wait."""
     layer = Experts(options.hidden, options.intermediate, options.experts, options.top_k, device)
     generator = torch.Generator().manual_seed(1 + context.rank)
     with verbena.moe.ExpertExchange(context, experts=options.experts, max_tokens=options.tokens, top_k=options.top_k, hidden=options.hidden,

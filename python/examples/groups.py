@@ -2,11 +2,11 @@ import importlib.util
 
 from verbena.distributed import destroy_dist_env, get_tp_group, get_world_group, init_dist_env
 
-init_dist_env(tensor_model_parallel_size=2, timeout=60)  # all groups, with one rendezvous
+init_dist_env(tensor_model_parallel_size=2, timeout=60)  # creates all groups with one rendezvous
 world, tp = get_world_group(), get_tp_group()
 print(f"rank {world.rank} of {world.world_size}, tensor parallel with {tp.ranks}", flush=True)
 
-for step in range(3):  # rank 0 of the group sends a decision; the other ranks sleep until it arrives
+for step in range(3):  # rank 0 of the group sends a decision; the other ranks sleep until the decision arrives
     decision = {"step": step, "requests": [10 * step, 10 * step + 1]} if tp.is_first_rank else None
     print(f"rank {world.rank}: {tp.broadcast_object(decision)}", flush=True)
 

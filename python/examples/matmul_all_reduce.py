@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 matmul_all_reduce.py [--backend nccl]   # GPUs of one host: compares with torch's result
     python matmul_all_reduce.py --offline                               # no GPU: compiles for sm_80 and sm_90
 
-Each program (block) multiplies its tiles into the rank's own window, then waits at a barrier for the same program of the other
-ranks. It sums its share of these tiles, one in `size`, over all ranks, and stores each sum at all ranks. After a second barrier
-all sums have arrived and no rank reads a window any more, so the next launch may write the windows.
+Each program (block) computes its tiles of the product in the rank's own window, then waits at a barrier for the programs with the same
+index on the other ranks. The program sums its share of these tiles (one of `size` tiles) over all ranks, and stores each sum on all ranks.
+After a second barrier all sums have arrived and no rank reads a window any more, so the next launch may write the windows.
 """
 import argparse
 import os
@@ -16,15 +16,16 @@ import triton.language as tl
 import verbena
 from verbena.triton import requires_symm, symm_lsa_barrier, symm_lsa_ptr, symm_team_rank, symm_team_size
 
-# Each program waits at its own barrier for the same program of other ranks, so all programs must run at the same time. A team has
-# 128 barriers.
+# Each program waits at its own barrier for the programs with the same index on other ranks, so all programs must run at the same time. A
+# team has 128 barriers.
 MAX_PROGRAMS = 128
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
 
 
 @triton.jit
 def find_places(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Returns the offsets of a tile's elements in an M x N matrix, and the mask of the elements inside the matrix."""
+    """Returns the rows and columns of a tile, the offsets of its elements in an M x N matrix, and the mask of the elements inside the
+    matrix."""
     columns = tl.cdiv(N, BLOCK_N)
     rows = (tile // columns) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = (tile % columns) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -50,7 +51,7 @@ def sum_tile(tile, ctx_ptr, partial_ptr, sum_ptr, rank, size, M, N, BLOCK_M: tl.
              BACKEND: tl.constexpr):
     _, _, places, is_inside = find_places(tile, M, N, BLOCK_M, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # Start with the next rank, so that the ranks do not all read from the same rank at once.
+    # Each rank starts with its own memory, so that the ranks do not all read from the same rank at once.
     for step in range(size):
         theirs = symm_lsa_ptr(ctx_ptr, partial_ptr, (rank + step) % size, BACKEND)
         total += tl.load(theirs + places, is_inside, 0.0)
@@ -97,14 +98,14 @@ def run(M, N, K, backend):
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    # PyTorch creates NCCL's communicator in its first collective call.
+    # PyTorch creates NCCL's communicator in the first collective call.
     dist.barrier()
     with verbena.make_context(backend, dist.group.WORLD, heap_bytes=2 * M * N * 4 + (8 << 20)) as context:
-        # One window for the rank's partial product, one for the sums.
+        # One window contains the rank's partial product, and the other window contains the sums.
         with context.allocate(M * N * 4) as partial_window, context.allocate(M * N * 4) as sum_window:
             if context.lsa.size != context.size:
-                raise RuntimeError(f"this example needs all ranks' memory mapped, and only {context.lsa.size} of {context.size} "
-                                   "ranks have that: run it on one host")
+                raise RuntimeError(f"this example reads the memory of all ranks, but the memory of only {context.lsa.size} of "
+                                   f"{context.size} ranks is mapped. Run the example on one host")
             partial, sums = (torch.as_tensor(window, device="cuda").view(torch.float32).view(M, N)
                              for window in (partial_window, sum_window))
             multiply_and_compare(context, partial, sums, K // context.size, backend)

@@ -108,7 +108,7 @@ def test_a_context_of_a_communicator_by_its_address(rank, folder):
     nccl.destroy_nccl_symm_context(address)
     with pytest.raises(KeyError):
         nccl.destroy_nccl_symm_context(address)
-    with pytest.raises(ValueError, match="rank 1 of 2 is rank 0 of 1 in the communicator"):
+    with pytest.raises(ValueError, match="rank 1 of 2, but this process is rank 0 of 1 in the communicator"):
         nccl.create_nccl_symm_context_from_comm(4242, 1 << 40, 4096, 1024, 0, 1, 2)
     with pytest.raises(ValueError, match="256 signals"):
         nccl.create_nccl_symm_context_from_comm(4242, 1 << 40, 4096, 1 << 20, 0, 0, 1)
@@ -177,7 +177,7 @@ def _be_another_pe(rank, folder):
     stand_ins.install_torch()
     # The stand-in's context has one rank only.
     comm = _TwoRanks(None, 1, 2)
-    with pytest.raises(ValueError, match="rank 1 of 2 is PE 0 of 1"):
+    with pytest.raises(ValueError, match="rank 1 of 2 in the communicator is PE 0 of 1"):
         verbena.make_context("nvshmem", comm)
     comm.exchange = lambda mine: [mine]
     with pytest.raises(verbena.VerbenaError) as caught:

@@ -74,7 +74,7 @@ def make_nccl(tmp_path):
 
 def test_what_nccl_lacks_is_named(make_nccl, tmp_path):
     comm = stand_ins.TorchCommWithHandle()
-    with pytest.raises(nccl.BackendUnavailable, match="needs NCCL 2.28 or newer: .* is 2.27.3"):
+    with pytest.raises(nccl.BackendUnavailable, match="needs NCCL 2.28 or newer: .* has version 2.27.3"):
         NCCLSymmContextBuilder(comm, library=make_nccl(22703))
     with pytest.raises(nccl.BackendUnavailable, match=r"\(2.28.9\) has no ncclDevCommCreate, ncclMemAlloc"):
         NCCLSymmContextBuilder(comm, library=make_nccl(22809, "ncclCommWindowRegister"))

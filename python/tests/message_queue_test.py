@@ -243,7 +243,7 @@ def test_arguments():
     with MessageQueue(2, 2, local_reader_ranks=[4, 7]) as queue:
         with pytest.raises(ValueError, match=r"its readers are \[4, 7\]"):
             MessageQueue.create_from_handle(queue.export_handle(), 0)
-        with pytest.raises(TimeoutError, match=r"The missing readers are: reader 0 \(rank 4\), reader 1 \(rank 7\)"):
+        with pytest.raises(TimeoutError, match=r"the missing readers are: reader 0 \(rank 4\), reader 1 \(rank 7\)"):
             queue.wait_until_ready(0.05)
 
 

@@ -219,7 +219,7 @@ def test_nvshmems_bitcode_is_of_the_gpu(gpu):
     assert _find_linked(gpu, 90) == "libnvshmem_device_sm_90.bc"
     for number in ("75", "80", "90"):
         (gpu.folder / f"libnvshmem_device_sm_{number}.bc").unlink()
-    with pytest.raises(verbena.LibraryNotFound, match="Nor is .* for sm_90 or an older GPU"):
+    with pytest.raises(verbena.LibraryNotFound, match="There is no .* for sm_90 or an older GPU"):
         _find_linked(gpu, 90)
 
 

@@ -426,7 +426,7 @@ def test_lossless_operators_between_hosts(rank):
         _synchronize()
         assert torch.equal(total, 2 * wide)
         for refused in (lambda: ops.all_gather(wide, 0, size, "tp", True), lambda: tp.broadcast(wide, choice=Choice(Algorithm.LOSSLESS))):
-            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, but the elements of the tensor are torch.float32. Leave .*view\(torch.bfloat16\)"):
+            with pytest.raises(TypeError, match=r"encodes bfloat16 elements, but the elements of the tensor are torch.float32. Omit .*view\(torch.bfloat16\)"):
                 refused()
         assert ops.all_gather(x.to("meta"), 1, size, "tp", True).shape == (2 * size, 1500 * size)
         verbena.ops.set_group("tp", None)

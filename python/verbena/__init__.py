@@ -1,6 +1,7 @@
-"""Symmetric memory between GPUs: contexts, windows, teams and workspaces of libverbena.so.
+"""Symmetric memory between GPUs: the contexts, windows, teams and workspaces of libverbena.so. docs/words.md explains these words.
 
-verbena.triton has kernels in Triton. Its names can also be imported from here; Triton is loaded on first use."""
+The module verbena.triton has the primitives (symm_*) for Triton kernels. `verbena` exports the same names, and imports Triton when one of
+these names is first used."""
 import importlib
 from typing import Any
 

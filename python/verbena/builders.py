@@ -15,7 +15,7 @@ HEAP_BYTES = 256 << 20
 
 
 class SymmContextBuilder(abc.ABC):
-    """Creates one context for all buffers of a communicator, at its first use."""
+    """Base class of the builders. A builder creates one context, at first use, for all buffers of a communicator."""
 
     name: str
 
@@ -23,8 +23,8 @@ class SymmContextBuilder(abc.ABC):
         """Creates a builder. Not collective.
 
         Args:
-            comm: a process group of torch.distributed or a TorchComms communicator. It must outlive the builder.
-            heap_bytes: maximum bytes of all windows together, for backends whose heap belongs to another library.
+            comm: a process group of torch.distributed or a TorchComms communicator, which must outlive the builder.
+            heap_bytes: maximum size of all windows together, in bytes. Only the backends nccl, ncclx and nvshmem use this limit.
         """
         self._communicator: Communicator = adapt(comm)
         self._context: SymmetricContext | None = None
@@ -44,9 +44,9 @@ class SymmContextBuilder(abc.ABC):
         return self.context.allocate(length_bytes)
 
     def build(self, buffer: Any, signal_pad_size: int = MAX_SIGNALS * SIGNAL_BYTES) -> int:
-        """Returns the address of the device context. Kernels that use `buffer` take this address as ctx_ptr. The buffer is a tensor in a
-        window of the context, or memory of the application if the backend supports that. The builder's first call is collective.
-        Later calls are collective only if the buffer is memory of the application."""
+        """Returns the address of the device context, a SymmContext in GPU memory. Kernels that use `buffer` take this address as ctx_ptr.
+        The buffer is a tensor in a window of the context, or in memory of the application if the backend supports such buffers. The first
+        call of build() is collective. Later calls are collective only if the buffer is in memory of the application."""
         check_signal_pad(signal_pad_size)
         address, length_bytes = _measure(buffer)
         if self._context is None:
@@ -56,8 +56,8 @@ class SymmContextBuilder(abc.ABC):
         return self.context.world.device_context
 
     def find_window(self, buffer: Any) -> SymmetricWindow:
-        """Returns the window that contains the buffer. If the buffer is memory of the application, kernels must use the address
-        of the window, not of the buffer."""
+        """Returns the window that contains the buffer. If the buffer is in memory of the application, kernels accept the buffer's address
+        and the window's address. The window's address is faster."""
         window = None if self._context is None else self._find(*_measure(buffer))
         if window is None:
             raise KeyError("the buffer is outside every window of this builder. Allocate the buffer by allocate(), or pass it to build() "
@@ -78,7 +78,7 @@ class SymmContextBuilder(abc.ABC):
         return self._make_context()
 
     def _find(self, address: int, length_bytes: int) -> SymmetricWindow | None:
-        """Returns the window whose own addresses contain the whole range, or None."""
+        """Returns the window that contains the whole buffer, or None. Ignores the addresses at which the application registered memory."""
         window = self.context.find_window(address)
         if window is None or not 0 <= address - window.address <= window.length_bytes - length_bytes:
             return None
@@ -93,8 +93,8 @@ class SymmContextBuilder(abc.ABC):
 class VerbenaSymmContextBuilder(SymmContextBuilder):
     """Creates contexts of Verbena's own symmetric memory. Ranks find each other through the communicator's all-gather.
 
-    A buffer may also be memory of the application. In this case, every call of build() is collective, because the allocator of any rank may
-    have replaced the memory at this address since the last call."""
+    A buffer may also be in memory of the application. In this case, every call of build() is collective, because the allocator of any rank
+    may have replaced the memory at this address since the last call."""
 
     name = "verbena"
 
@@ -111,7 +111,7 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
         return window
 
     def release(self, buffer: Any) -> None:
-        """Frees the window that build() created for memory of the application. Call it before freeing the memory. Collective."""
+        """Frees the window that build() created for memory of the application. Call release() before freeing the memory. Collective."""
         window = self._registered.pop(self.find_window(buffer).handle, None)
         if window is None:
             raise KeyError("release() cannot free the buffer, because the buffer is in a window from allocate(). Free that window instead")
@@ -129,14 +129,14 @@ class VerbenaSymmContextBuilder(SymmContextBuilder):
     def _admit(self, address: int, length_bytes: int) -> None:
         window = self.context.register_memory(address, length_bytes)
         if window.handle in self._registered:
-            window.free()  # registrations are counted, and each buffer needs only one
+            window.free()  # the library counts registrations of the same memory; one per buffer is enough
         else:
             self._registered[window.handle] = window
 
 
 def check_signal_pad(length_bytes: int) -> None:
-    """Raises ValueError if a signal pad would have more signals than a team. Teams have their own signals, so a pad needs no
-    memory."""
+    """Raises ValueError if a signal pad of `length_bytes` has more signals than a team. Kernels use the signals of the team, so the pad
+    itself needs no memory."""
     if length_bytes > MAX_SIGNALS * SIGNAL_BYTES:
         raise ValueError(f"a signal pad of {length_bytes} bytes is too large, because a team has {MAX_SIGNALS} signals of {SIGNAL_BYTES} "
                          "bytes")
@@ -154,7 +154,7 @@ def make_builder(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP
 
 
 def make_context(backend: Backend | int | str, comm: Any, heap_bytes: int = HEAP_BYTES) -> SymmetricContext:
-    """Creates a context of the backend over the communicator. The caller closes it. Collective."""
+    """Creates a context of the backend over the communicator. The caller must close the context. Collective."""
     return make_builder(backend, comm, heap_bytes).context
 
 

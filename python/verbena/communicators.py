@@ -1,4 +1,5 @@
-"""Adapters for communicators of the application. An adapter provides the ranks, an all-gather, and NCCL's handle."""
+"""Adapters for communicators of the application. An adapter provides this process's rank, the number of ranks, an all-gather of bytes, and
+the ncclComm_t."""
 import warnings
 from typing import Any, Protocol
 
@@ -17,18 +18,18 @@ class Communicator(Protocol):
         """Returns the bytes of all ranks, in rank order. All ranks pass the same length. Collective."""
 
     def find_native_handle(self) -> int:
-        """Returns the ncclComm_t as an integer. Raises an error if it is not accessible."""
+        """Returns the ncclComm_t as an integer. Raises an error if the ncclComm_t is not accessible."""
 
 
 def adapt(communicator: Any) -> Communicator:
     """Wraps a TorchComms communicator or a process group of torch.distributed."""
-    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # methods of process groups in every version of PyTorch
+    if hasattr(communicator, "rank") and hasattr(communicator, "size"):  # process groups have these methods in every version of PyTorch
         return ProcessGroupCommunicator(communicator)
     return TorchCommsCommunicator(communicator)
 
 
 class TorchCommsCommunicator:
-    """Adapter for a communicator of torchcomms.new_comm(...) or of a split."""
+    """Adapter for a communicator that torchcomms.new_comm(...) returned, or that was split from such a communicator."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -59,8 +60,8 @@ class TorchCommsCommunicator:
         return [everything[place:place + len(mine)] for place in range(0, len(everything), len(mine))]
 
     def find_native_handle(self) -> int:
-        """Returns the ncclComm_t. Uses get_native_handle() if the backend has this function, which was proposed but is not in any release.
-        In releases, the NCCL and NCCLX backends have get_nccl_comm_ptr() instead."""
+        """Returns the ncclComm_t. Calls get_native_handle() if the communicator has this method, which was proposed but is in no release of
+        TorchComms. Otherwise calls get_nccl_comm_ptr(), which the released NCCL and NCCLX backends have."""
         if hasattr(self._comm, "get_native_handle"):
             return int(self._comm.get_native_handle())
         implementation = self._find_implementation()

@@ -1,4 +1,4 @@
-"""Constants that host and device code share. They have the same values as in verbena/symm_abi.h."""
+"""Constants that host and device code share, with the values of include/verbena/symm_abi.h."""
 import enum
 
 

@@ -15,7 +15,7 @@ from verbena.workspace import SymmetricWorkspace
 AllGather = Callable[[bytes], Sequence[bytes]]
 
 _ERROR_TEXT_BYTES = 512
-# The library may write a line at any time, so the last function that was passed to it lives as long as the process.
+# Keeps the last function of set_log() alive, because the library may call the function at any time.
 _log_sink: Any = None
 
 
@@ -42,7 +42,7 @@ def _make_log_function(sink: Callable[[int, str], None]) -> Callable[[int, bytes
 
 
 class SymmetricContext:
-    """One rank's context of symmetric memory. It owns the rank's windows, teams, workspaces and pools.
+    """One rank's context of symmetric memory, which owns the rank's windows, teams, workspaces and pools.
 
     A context uses the GPU that is current when it is created (torch.cuda.set_device). All ranks must call the methods marked "collective",
     in the same order; on each rank, only one thread at a time may call such a method. Any thread may call all other methods at any time. A
@@ -109,7 +109,7 @@ class SymmetricContext:
         self.close()
 
     def close(self) -> None:
-        """Closes the context and frees all its windows, teams, workspaces and pools. Does nothing if it is closed already.
+        """Closes the context and frees all its windows, teams, workspaces and pools. Does nothing if the context is closed already.
         Collective."""
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -143,8 +143,8 @@ class SymmetricContext:
         self._check(self._library.context_quiet(self.handle))
 
     def abort(self) -> None:
-        """Makes all current and future waits of this rank's kernels in this context fail. Cannot be undone. Not collective;
-        any thread may call it."""
+        """Makes all current and future waits of this rank's kernels in this context fail. This cannot be undone. Not collective. Any
+        thread may call this method."""
         self._library.context_abort(self.handle)
 
     def check_error(self) -> None:
@@ -161,18 +161,18 @@ class SymmetricContext:
         return SymmetricWindow(self, self._make("window_allocate", length_bytes))
 
     def register_memory(self, address: int, length_bytes: int) -> SymmetricWindow:
-        """Registers memory of the application as a window. The memory must come from cuMemCreate with a POSIX file
-        descriptor as its handle type. The caller owns the memory and must not free the memory before the window. Collective."""
+        """Registers memory of the application as a window. The memory must come from cuMemCreate with a POSIX file descriptor as its handle
+        type. The caller owns the memory and must not free the memory before the window is freed. Collective."""
         return SymmetricWindow(self, self._make("window_register", address, length_bytes))
 
     def create_pool(self, length_bytes: int) -> SymmetricPool:
-        """Creates a pool, which has `length_bytes` of symmetric memory. PyTorch's own allocator takes tensors from the pool. All ranks pass
-        the same length. Collective."""
+        """Creates a pool: `length_bytes` of symmetric memory from which PyTorch's allocator takes tensors. All ranks pass the same length.
+        Collective."""
         return SymmetricPool(self, self._make("pool_create", length_bytes))
 
     def find_window(self, address: int) -> SymmetricWindow | None:
-        """Returns the window that contains this rank's address, or None. The returned object does not own the window:
-        calling its free() does not free the window."""
+        """Returns the window that contains `address` on this rank, or None. The returned object does not own the window, so its free() does
+        nothing."""
         handle = self._library.window_find(self.handle, address)
         return None if handle is None else SymmetricWindow(self, handle, is_owned=False)
 
@@ -187,8 +187,8 @@ class SymmetricContext:
         return SymmetricTeam(self, self._library.team_lsa(self.handle), is_owned=False)
 
     def split(self, parent: SymmetricTeam | None, color: int, key: int = 0) -> SymmetricTeam | None:
-        """Splits a team. The members of `parent` that pass the same color form a new team, ordered by `key`. Returns None
-        if the color is negative, or on ranks outside `parent`, which pass None as `parent`. Collective over the context."""
+        """Splits a team. The members of `parent` that pass the same color form a new team, ordered by `key`. Returns None if the color is
+        negative. Ranks outside `parent` pass None as `parent`, and get None. Collective over the context."""
         team = self._make("team_split", None if parent is None else parent.handle, color, key)
         return None if team is None else SymmetricTeam(self, team)
 
@@ -209,7 +209,7 @@ class SymmetricContext:
 
         Args:
             team: the team whose members use the workspace; None on ranks that are not members.
-            slots_bytes: GPU memory for all slots of low_latency.cuh together; 0 for a workspace without slots.
+            slots_bytes: size in bytes of all slots together, which low_latency.cuh uses; 0 for a workspace without slots.
             blocks: number of blocks of the largest grid that uses the workspace.
         """
         handle = None if team is None else team.handle

@@ -13,8 +13,8 @@ from verbena.constants import Backend
 LIBRARY_VARIABLE = "LIBVERBENA_PATH"
 OPS_VARIABLE = "LIBVERBENA_OPS_PATH"
 BITCODE_VARIABLE = "LIBVERBENA_BITCODE_PATH"
-# PyTorch's variable for the same file. Its folder is searched first. All other places are searched, too, because the variable may name
-# PyTorch's own file.
+# PyTorch's variable for the bitcode. The finder first searches the folder in this variable, and then all other folders, because the
+# variable may name the bitcode of PyTorch itself.
 TORCH_VARIABLE = "TORCH_SYMM_LIB_PATH"
 LIBRARY_NAME = "libverbena.so"
 OPS_LIBRARY_NAME = "libverbena_ops.so"
@@ -26,12 +26,12 @@ _LIBRARY_FOLDERS = ("lib", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
 
 
 class LibraryNotFound(RuntimeError):
-    """Raised if a library was not found. The text lists every place that was searched."""
+    """Raised if a library was not found. The text lists every path that was searched."""
 
 
 class LibraryFinder:
-    """Finds the libraries. If the environment variable of a library is set, only that place is searched. Otherwise the finder
-    searches the package, an installation, and the build folders of the source tree that contains the package."""
+    """Finds the libraries. If the environment variable of a library is set, the finder searches only the path in the variable. Otherwise
+    the finder searches the package, the folders of an installation, and the build folders of the source tree that contains the package."""
 
     @classmethod
     def find_library(cls) -> str:
@@ -68,16 +68,16 @@ class LibraryFinder:
 
     @classmethod
     def find_vendor_bitcode(cls, backend: Backend, capability: int | None = None) -> str:
-        """Returns the path of the device code of the backend's vendor. If the vendor has one file per kind of GPU, returns the file for the
-        given compute capability (such as 90) or, if there is none, for the nearest lower capability. Without a capability, returns any of
-        these files."""
+        """Returns the path of the device code of the backend's vendor. If the vendor installs one file for each compute capability (such as
+        90), returns the file with the highest capability that is not above `capability`. If `capability` is None, returns the file with the
+        highest capability."""
         vendor = BACKENDS[backend].vendor
         try:
             return _find(f"{vendor.device}.bc", vendor.variable, _list_vendor_folders(vendor.wheel),
                          alternatives=_choose_architecture(vendor.device, capability))
         except LibraryNotFound as error:
             wanted = "any GPU" if capability is None else f"sm_{capability} or an older GPU"
-            raise LibraryNotFound(f"{error}\nNor is there {vendor.device}_sm_*.bc for {wanted}.") from None
+            raise LibraryNotFound(f"{error}\nThere is no file {vendor.device}_sm_*.bc for {wanted} either.") from None
 
     @classmethod
     def find_nccl_device_library(cls) -> str:
@@ -98,7 +98,7 @@ class LibraryFinder:
 
 
 class TorchSymmLibFinder(LibraryFinder):
-    """LibraryFinder with the name and the default values of PyTorch's proposal."""
+    """LibraryFinder with the class name and the default arguments of the API that was proposed for PyTorch."""
 
     @classmethod
     def find_device_library(cls, backend: Backend = Backend.DEFAULT) -> str:
@@ -128,7 +128,7 @@ def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib
         found = {}
         for path in folder.glob(f"{name}_sm_*.bc"):
             number = re.fullmatch(r".*_sm_(\d+)", path.stem)
-            # A file whose name ends with a letter (sm_90a) works on that GPU only.
+            # Skips files whose names end with a letter (sm_90a), because such code runs on GPUs of exactly this architecture only.
             if number and (capability is None or int(number[1]) <= capability):
                 found[int(number[1])] = path
         return found[max(found)] if found else None
@@ -137,8 +137,9 @@ def _choose_architecture(name: str, capability: int | None) -> Callable[[pathlib
 
 def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_folder: bool = False,
           alternatives: Callable[[pathlib.Path], pathlib.Path | None] | None = None) -> str:
-    """Returns the first file that exists. An environment variable may name the file or its folder. With `stands_for_folder`,
-    only the folder counts: if the variable names a file, the folder of that file is searched."""
+    """Returns the first path at which the file exists. The environment variable `variable` may contain the path of the file or of its
+    folder. With `stands_for_folder`, the variable stands for a folder: if it contains the path of a file, that file's folder is
+    searched."""
     paths = [folder / name for folder in folders]
     named = os.environ.get(variable)
     if named:
@@ -152,5 +153,5 @@ def _find(name: str, variable: str, folders: list[pathlib.Path], stands_for_fold
         if alternative is not None:
             return str(alternative)
     places = "\n".join(f"  {path}" for path in paths)
-    origin = f"{variable} names this place" if named else f"{variable}, which can name the folder, is not set. These places were searched"
-    raise LibraryNotFound(f"{name} was not found. {origin}:\n{places}")
+    searched = f"Only the path in {variable} was searched" if named else f"These paths were searched, because {variable} is not set"
+    raise LibraryNotFound(f"{name} was not found. {searched}:\n{places}")

@@ -23,7 +23,7 @@ def find_bus_id() -> str:
 
 def has_nvlink(bus_id: str, peers: Sequence[str], library: Any = None) -> bool:
     """Returns True if NVLink or NVSwitch connects the GPU with all of `peers`, which are bus ids of GPUs on the same host. Returns False if
-    NVML does not report this. `library` replaces libnvidia-ml.so.1."""
+    NVML does not report such links. `library` replaces libnvidia-ml.so.1."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1") if library is None else library
         if nvml.nvmlInit_v2():

@@ -39,7 +39,7 @@ class _PartPlace(ctypes.Union):
 
 
 class QueuePart(ctypes.Structure):
-    """One part of a message. The field `bytes` accepts a bytes object, which is the fastest way to pass its address."""
+    """One part of a message. To pass the address of a bytes object, assign the object to the field `bytes`. This is the fastest way."""
     _anonymous_ = ["place"]
     _fields_ = [("place", _PartPlace), ("length", c_size_t)]
 
@@ -136,7 +136,7 @@ class VerbenaError(RuntimeError):
 
 Handle = c_void_p
 Prototypes = dict[str, tuple[Any, list[Any]]]
-# For each function, (type of the result, types of the arguments).
+# Maps each function's name to (type of the result, types of the arguments).
 _PROTOTYPES: Prototypes = {
     "describe": (c_char_p, [c_int]),
     "last_error": (c_char_p, []),
@@ -267,11 +267,11 @@ _OPS_PROTOTYPES: Prototypes = {
 
 
 def _check_signals(raised: list[BaseException]) -> Iterator[int]:
-    """Lets Python run its signal handlers at each step. Yields 0, or 1 after a handler raised an exception such as
-    KeyboardInterrupt, which is appended to `raised`.
+    """Each step lets Python run its signal handlers, and yields 0. If a handler raises an exception such as KeyboardInterrupt, the step
+    appends the exception to `raised` and yields 1.
 
-    This is a generator, because Python runs signal handlers as soon as it executes Python code. In a generator, the first such code is
-    inside the `try`."""
+    Python runs pending signal handlers as soon as it executes Python code. This function is a generator, because the code with which a
+    generator resumes is already inside the `try`."""
     result = 0
     while True:
         try:
@@ -301,7 +301,7 @@ def raise_interrupt() -> None:
 
 
 class NativeLibrary:
-    """A loaded library. Its functions are attributes, named without the prefix `verbena_`."""
+    """A loaded library. The library's functions are attributes of this object, named without the prefix `verbena_`."""
 
     def __init__(self, path: str, prototypes: Prototypes) -> None:
         self.path = path
@@ -316,7 +316,7 @@ class NativeLibrary:
         return function
 
     def check(self, result: int) -> None:
-        """Raises VerbenaError if `result`, which this thread's last call of the library returned, is an error."""
+        """Raises VerbenaError if `result` is an error. `result` must be the result of this thread's last call of the library."""
         if result == Result.SUCCESS:
             return
         raise_interrupt()
@@ -326,7 +326,7 @@ class NativeLibrary:
         raise VerbenaError(Result(result), text.decode())
 
     def make(self, name: str, *arguments: Any) -> int | None:
-        """Calls a function that writes a handle to its last argument. Returns the handle, or None if it is NULL."""
+        """Calls a function that writes a handle to its last argument. Returns the handle, or None if the handle is NULL."""
         handle = Handle()
         self.check(getattr(self, name)(*arguments, ctypes.byref(handle)))
         return handle.value
@@ -348,8 +348,8 @@ def load_ops_library() -> NativeLibrary:
     try:
         return NativeLibrary(LibraryFinder.find_ops_library(), _OPS_PROTOTYPES)
     except LibraryNotFound as error:
-        raise BackendUnavailable(f"cannot load the collectives: {error}\nCMake builds this library (target verbena_ops) if it "
-                                 "finds nvcc.") from None
+        raise BackendUnavailable(f"cannot load the collectives: {error}\nCMake builds this library (target verbena_ops) if "
+                                 "CMake finds nvcc.") from None
     except OSError as error:
         raise BackendUnavailable(f"cannot load the collectives: {error}") from None
 

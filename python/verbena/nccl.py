@@ -1,5 +1,5 @@
 """The backends nccl and ncclx, which create contexts over NCCL's windows. Also detects the features of the NCCL library that the process
-has loaded. NCCLX is recognised by its symbols, because the version string does not distinguish it from NCCL reliably."""
+has loaded. NCCLX is recognised by its symbols, because the version string does not reliably distinguish NCCLX from NCCL."""
 import ctypes
 import enum
 import os
@@ -41,7 +41,7 @@ class NcclLibrary:
         try:
             self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | (os.RTLD_NOLOAD if path is None else 0))
         except OSError as error:
-            cause = "this process has not loaded libnccl.so.2: its communicators use an NCCL that is linked into another library"
+            cause = "this process has not loaded libnccl.so.2. The NCCL of its communicators is linked into another library"
             raise BackendUnavailable(f"the backend nccl needs NCCL 2.28 or newer: {error if path else cause}") from None
 
     @property
@@ -49,7 +49,7 @@ class NcclLibrary:
         code = ctypes.c_int(0)
         if self._library.ncclGetVersion(ctypes.byref(code)) != 0:
             raise BackendUnavailable(f"{self.path}: ncclGetVersion failed")
-        # Encoded like NCCL_VERSION in nccl.h since version 2.9.
+        # NCCL 2.9 and newer encode the version as 10000 * major + 100 * minor + patch.
         return code.value // 10000, code.value // 100 % 100, code.value % 100
 
     @property
@@ -64,7 +64,7 @@ class NcclLibrary:
         version = self.version
         shown = ".".join(map(str, version))
         if version < FIRST_WITH_DEVICE_API:
-            raise BackendUnavailable(f"the backend nccl needs NCCL 2.28 or newer: {self.path} is {shown}")
+            raise BackendUnavailable(f"the backend nccl needs NCCL 2.28 or newer: {self.path} has version {shown}")
         missing = [name for name in DEVICE_API if not hasattr(self._library, name)]
         if missing:
             raise BackendUnavailable(f"the backend nccl: {self.path} ({shown}) has no {', '.join(missing)}")
@@ -78,10 +78,11 @@ class NcclLibrary:
 
 class NCCLSymmContextBuilder(SymmContextBuilder):
     """Creates contexts over NCCL's windows, with a device communicator that is created from the given communicator. Close the builder
-    before the communicator.
+    before you destroy the communicator.
 
-    If build() is the first call, its buffer becomes part of the context, and kernels use the buffer's own address. The buffer
-    must come from ncclMemAlloc or another user of cuMemCreate. All later buffers must lie in windows that allocate() returned."""
+    If the first call of a builder is build(), the buffer of this call becomes part of the context, and kernels use the buffer's own
+    address. This buffer must come from ncclMemAlloc or another allocator that uses cuMemCreate. All later buffers must lie in windows that
+    allocate() returned."""
 
     name = "nccl"
     _own: tuple[int, int] | None = None  # address and length of the buffer that became part of the context
@@ -112,7 +113,7 @@ class NCCLSymmContextBuilder(SymmContextBuilder):
 
 
 class NCCLxSymmContextBuilder(NCCLSymmContextBuilder):
-    """Does the same as NCCLSymmContextBuilder, but with NCCLX, which adds host functions."""
+    """NCCLSymmContextBuilder for NCCLX, which adds host functions to NCCL."""
 
     name = "ncclx"
 
@@ -133,21 +134,23 @@ def make_context_with_buffer(native_handle: int, address: int, length_bytes: int
                                                    heap_bytes)
 
 
-_made: dict[int, SymmetricContext] = {}  # contexts by the addresses of their device contexts
+_made: dict[int, SymmetricContext] = {}  # maps the address of each device context to its context
 
 
 def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buffer_size: int, signal_pad_size: int,
                                        device_idx: int, rank: int, world_size: int) -> int:
-    """Creates a context over an ncclComm_t, and returns the device context for kernels, which use the buffer's own address.
-    Collective. The result is valid until destroy_nccl_symm_context().
+    """Creates a context over an ncclComm_t, and returns the address of the device context, which kernels take as ctx_ptr. Kernels use the
+    buffer's own address. Collective. The result is valid until destroy_nccl_symm_context().
 
-    The buffer must come from ncclMemAlloc or another user of cuMemCreate. `device_idx` must be the calling thread's GPU."""
+    The buffer must come from ncclMemAlloc or another allocator that uses cuMemCreate. `device_idx` must be the calling thread's GPU."""
     check_signal_pad(signal_pad_size)
     context = SymmetricContext.from_handle(make_context_with_buffer(nccl_comm_ptr, buffer_ptr, buffer_size, HEAP_BYTES))
     if (context.rank, context.size) != (rank, world_size):
-        places = (f"rank {rank} of {world_size} is rank {context.rank} of {context.size} in the communicator: pass the "
-                  "communicator's rank and size")
-        context.abort()  # abort() is not collective, which matters because the arguments of the other ranks may be valid
+        places = (f"the arguments say rank {rank} of {world_size}, but this process is rank {context.rank} of {context.size} in the "
+                  "communicator. Pass the communicator's rank and size")
+        # The arguments of the other ranks may be valid, so those ranks do not call close(). After abort(), close() does not wait for other
+        # ranks.
+        context.abort()
         context.close()
         raise ValueError(places)
     address = context.world.device_context
@@ -156,7 +159,7 @@ def create_nccl_symm_context_from_comm(nccl_comm_ptr: int, buffer_ptr: int, buff
 
 
 def destroy_nccl_symm_context(device_context: int) -> None:
-    """Destroys a context. Call it before destroying the communicator and freeing the buffer. Collective."""
+    """Destroys a context. Call this function before you destroy the communicator and free the buffer. Collective."""
     _made.pop(device_context).close()
 
 

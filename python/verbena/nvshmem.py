@@ -25,8 +25,8 @@ PROTOTYPES: Prototypes = {
 
 @functools.cache
 def load_host_library() -> ctypes.CDLL:
-    """Returns the NVSHMEM library that the process has loaded. If there is none, loads the library from NVSHMEM's wheel. Never loads a
-    second copy."""
+    """Returns the NVSHMEM library that the process has loaded. If the process has loaded none, loads the library from NVSHMEM's wheel.
+    Never loads a second copy."""
     try:
         return ctypes.CDLL(BACKENDS[Backend.NVSHMEM].vendor.host, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -52,9 +52,9 @@ class _Module:
 class ModuleKeeper:
     """Tracks the CUDA modules that contain NVSHMEM's device library.
 
-    Each module must be initialised once, on the GPU that loaded it, after NVSHMEM is initialised. If a module only serves NVSHMEM
+    Each module must be initialised once, on the GPU that loaded it, after NVSHMEM is initialised. If a module serves only NVSHMEM
     (`is_needed`), prepare() raises an error as long as the module cannot be initialised. A module that also serves other backends is
-    initialised once there is a context over NVSHMEM."""
+    initialised only after a context over NVSHMEM was created."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,8 +73,8 @@ class ModuleKeeper:
         return any(self._is_due(module, device) for module in self._waiting)
 
     def prepare(self, device: int) -> None:
-        """Initialises those modules of the calling thread's GPU that are needed now and have not been initialised yet. Waits for the GPU,
-        so none of its streams may be capturing a graph."""
+        """Initialises the modules of the calling thread's GPU that are needed now and are not initialised yet. Waits for the GPU, so no
+        stream of the GPU may be capturing a graph."""
         with self._lock:
             for module in [one for one in self._waiting if self._is_due(one, device)]:
                 library = load_nvshmem()
@@ -102,10 +102,11 @@ class NVSHMEMSymmContextBuilder(SymmContextBuilder):
         context = SymmetricContext.from_handle(library.make("nvshmem_context_create", self.heap_bytes), ranks)
         places = (ranks.rank, ranks.size), (context.rank, context.size)
         if places[0] != places[1]:
-            # abort() is not collective, which matters because the ranks of the other processes may be valid.
+            # The ranks of other processes may agree, so those processes do not call close(). After abort(), close() does not wait for
+            # other processes.
             context.abort()
             context.close()
-            raise ValueError("rank {} of {} is PE {} of {}: NVSHMEM and the communicator must have the same ranks".format(
-                *places[0], *places[1]))
+            raise ValueError("rank {} of {} in the communicator is PE {} of {} in NVSHMEM. NVSHMEM and the communicator must have the same "
+                             "ranks".format(*places[0], *places[1]))
         modules.note_context()
         return context

@@ -41,8 +41,8 @@ class CollectivePart(ContextPart):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        # After an exception, the peers may not call the collective free(), so this rank does not call it either. Closing the context frees
-        # the part.
+        # After an exception, the peers may not call the collective free(), so this rank does not call free() either. Closing the context
+        # frees the part.
         if kind is None:
             self.free()
 

@@ -54,7 +54,7 @@ class SymmetricPool(CollectivePart):
 
     @property
     def window(self) -> SymmetricWindow:
-        """The window that contains all memory of the pool. The pool owns it."""
+        """The window that contains all memory of the pool. The pool owns the window."""
         return SymmetricWindow(self._context, self._library.pool_window(self.handle), is_owned=False)
 
     @property

@@ -1,6 +1,6 @@
 """The settings of all components. Generated from plugin/settings by verbena-parameters-page --python."""
 
-# The settings that this package reads: the aliases of each, its default, and the words of a choice.
+# For each setting that this package reads: its aliases, its default, and the values that it accepts.
 SETTINGS: dict[str, tuple[list[str], str, list[str]]] = {
     "USE_VERBENA_COLLECTIVES": ([], "0", []),
     "USE_VERBENA_MOE": ([], "0", []),
@@ -13,7 +13,7 @@ SETTINGS: dict[str, tuple[list[str], str, list[str]]] = {
     "LIBVERBENA_BITCODE_PATH": ([], "", []),
 }
 
-# What other components read.
+# The settings that only other components read.
 OTHERS = (
     "VERBENA_HCA",
     "VERBENA_IBVERBS_LIB",
@@ -109,7 +109,7 @@ OTHERS = (
     "SOFTVERBS_RAILS",
 )
 
-# What the names of settings begin with.
+# The prefixes of the settings' names.
 PREFIXES = (
     "VERBENA_",
     "SOFTVERBS_",

@@ -9,7 +9,8 @@ from verbena.setting_table import OTHERS, PREFIXES, SETTINGS
 
 
 def read(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the value of the first of the setting's names that is set in the environment, or the setting's default if none is set."""
+    """Returns the value of a setting. If the variable `name` is not set, returns the value of the first alias that is set, or the
+    default."""
     aliases, default, _ = SETTINGS[name]
     return next((environment[one].strip() for one in (name, *aliases) if environment.get(one, "").strip()), default)
 
@@ -19,8 +20,8 @@ def read_flag(name: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the value of a setting that accepts only certain words. If the environment has any other value, logs a warning and returns
-    the default."""
+    """Returns the value of a setting that accepts only certain words. If the environment has another value, logs a warning and returns the
+    default."""
     _, default, words = SETTINGS[name]
     value = read(name, environment)
     found = next((word for word in words if word.lower() == value.lower()), None)
@@ -30,8 +31,8 @@ def read_choice(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def find_unknown_names(environment: Iterable[str]) -> dict[str, str]:
-    """Returns the environment variables that are named like settings but that no component of Verbena reads, each with the setting whose
-    name is most similar."""
+    """Finds environment variables that have the prefix of a setting but that no component of Verbena reads. Returns a dictionary from the
+    name of each such variable to the most similar name of a setting."""
     known = {*OTHERS, *SETTINGS}
     return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             for name in environment if name.startswith(PREFIXES) and name not in known}

@@ -13,14 +13,14 @@ _TABLE_WORDS = 1024
 
 
 class SymmetricTeam(ContextPart):
-    """A team of ranks with its own signals and barriers. Kernels take it as an argument.
+    """A team of ranks with its own signals and barriers. Kernels take its `device_context` as an argument.
 
     The team is freed by free(), at the end of a `with` block, or when the context is closed. Freeing a team is not collective.
 
-    The calls from barrier() to quiet() enqueue work on a stream of the context's GPU and return at once. `stream` is an
-    integer, a torch.cuda.Stream, or None for PyTorch's current stream (the default stream without PyTorch). These calls are not collective,
-    and may be captured in a CUDA graph. The first such call on a GPU loads a kernel, which waits for running kernels. If a wait times out,
-    the context's check_error() raises the reason."""
+    barrier(), signal(), wait(), put(), put_pieces(), get() and quiet() enqueue work on a stream of the context's GPU and return at once.
+    `stream` is an integer, a torch.cuda.Stream, or None for PyTorch's current stream (the default stream without PyTorch). These calls are
+    not collective, and may be captured in a CUDA graph. The first such call on a GPU loads a kernel, and loading waits for running kernels.
+    If a wait times out, the context's check_error() raises an error with the reason."""
 
     _name = "team"
 
@@ -78,19 +78,19 @@ class SymmetricTeam(ContextPart):
 
 
     def barrier(self, barrier: int = 0, stream: Any = None) -> None:
-        """Waits on the stream until the streams of all members have reached the same barrier. Afterwards all puts that the
-        members enqueued before it are complete. `barrier` is the barrier's index."""
+        """Makes the stream wait until the streams of all members have reached the same barrier. After the barrier, all puts that the
+        members enqueued earlier are complete. `barrier` is the barrier's index."""
         self._library.check(self._library.barrier_on_stream(self.handle, barrier, find_stream(stream)))
 
     def signal(self, signal: int, peer: int, value: int = 1, operation: SignalOperation = SignalOperation.ADD,
                stream: Any = None) -> None:
-        """Sets a peer's signal number `signal` to `value`, or adds `value` to it. Takes effect after all earlier puts of the stream to that
-        peer."""
+        """Sets a peer's signal number `signal` to `value`, or adds `value` to the signal. The change takes effect after all earlier puts
+        to that peer on the same stream."""
         self._library.check(self._library.signal_on_stream(self.handle, signal, peer, value & 0xFFFFFFFFFFFFFFFF,
                                                            operation, find_stream(stream)))
 
     def wait(self, signal: int, value: int, compare: SignalCompare = SignalCompare.GE, stream: Any = None) -> None:
-        """Waits on the stream until signal number `signal` of this rank satisfies the comparison with `value`."""
+        """Makes the stream wait until signal number `signal` of this rank satisfies the comparison with `value`."""
         self._library.check(self._library.wait_on_stream(self.handle, signal, compare, value, find_stream(stream)))
 
     def put(self, destination: Any, source: Any, peer: int, stream: Any = None) -> None:
@@ -98,7 +98,7 @@ class SymmetricTeam(ContextPart):
 
         Args:
             destination: the part of the peer's window to write, given as the matching tensor or address in this rank's own window.
-            source: a contiguous tensor, or (address, length in bytes). The data must not change before quiet() or barrier().
+            source: a contiguous tensor, or (address, length in bytes). The data must not change before a later quiet() or barrier().
             peer: the peer's rank in the team.
         """
         address, length_bytes = _measure(source)
@@ -130,7 +130,7 @@ class SymmetricTeam(ContextPart):
                                                         find_stream(stream)))
 
     def quiet(self, stream: Any = None) -> None:
-        """Waits on the stream until all earlier puts, gets and signals of this rank are complete at all peers."""
+        """Makes the stream wait until all earlier puts, gets and signals of this rank are complete at all peers."""
         self._library.check(self._library.quiet_on_stream(self.handle, find_stream(stream)))
 
 

@@ -28,7 +28,7 @@ class TorchCommsSymmContextFactory:
         Args:
             comm: a TorchComms communicator.
             buffer: a tensor in memory that allocate() returned. The `verbena` backend also accepts other memory from cuMemCreate.
-            signal_pad_size: size in bytes of the signals that kernels use; at most the size of a team's signals.
+            signal_pad_size: size in bytes of the signals that kernels use; at most 2,048, the size of a team's signals.
             backend: DEFAULT for the communicator's own backend.
         """
         return _find_builder(comm, _choose(comm, backend)).build(buffer, signal_pad_size)
@@ -56,7 +56,7 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def find_window(comm: Any, buffer: Any) -> SymmetricWindow:
-        """Returns the window that contains the buffer. Kernels use the window's address."""
+        """Returns the window that contains the buffer. Kernels run fastest with the window's address."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         for builder in builders.values():
             try:
@@ -68,7 +68,7 @@ class TorchCommsSymmContextFactory:
 
     @staticmethod
     def release(comm: Any, buffer: Any) -> None:
-        """Frees the window that create_context() made for memory of the application (backend verbena). Call it before freeing the
+        """Frees the window that create_context() made for memory of the application (backend verbena). Call release() before freeing the
         memory. Collective."""
         _, builders = TorchCommsSymmContextFactory._builders[id(comm)]
         builder = builders.get(Backend.VERBENA.name.lower())

@@ -64,7 +64,7 @@ def _is_on_gpu(address: int) -> bool:
     except OSError:
         return False
     kind = ctypes.c_uint(0)
-    # If the driver does not know the memory, it is host memory.
+    # Memory that the driver does not know is host memory.
     result = driver.cuPointerGetAttribute(ctypes.byref(kind), _CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                           ctypes.c_uint64(address))
     return bool(result == 0 and kind.value == _CU_MEMORYTYPE_DEVICE)

@@ -23,7 +23,7 @@ class SymmetricWorkspace(CollectivePart):
         self._library.check(self._library.workspace_reset(self.handle))
 
     def check_error(self) -> None:
-        """Raises VerbenaError if a wait in this workspace timed out on any member. The error names that member."""
+        """Raises VerbenaError if a wait in this workspace timed out on any member. The error names the member whose wait timed out."""
         text = ctypes.create_string_buffer(_ERROR_TEXT_BYTES)
         result = self._library.workspace_get_error(self.handle, text, len(text))
         if result != Result.SUCCESS:
@@ -31,7 +31,7 @@ class SymmetricWorkspace(CollectivePart):
 
     @property
     def team(self) -> SymmetricTeam:
-        """The team's members with the signals and barriers of this workspace, for calls on streams such as team.put(). The
+        """A team with the same members that uses the signals and barriers of this workspace, for calls on streams such as team.put(). The
         workspace owns the returned team."""
         self._require_member()
         return SymmetricTeam(self._context, self._library.workspace_team(self.handle), is_owned=False)
@@ -47,7 +47,7 @@ class SymmetricWorkspace(CollectivePart):
 
     @property
     def device_context(self) -> int:
-        """The address of the SymmWorkspace in GPU memory. Kernels take it as `ctx_ptr`, since a SymmWorkspace begins with a
+        """The address of the SymmWorkspace in GPU memory. Kernels take this address as `ctx_ptr`, because a SymmWorkspace begins with a
         SymmContext."""
         self._require_member()
         return int(self._library.workspace_device_context(self.handle))

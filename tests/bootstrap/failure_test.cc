@@ -134,7 +134,7 @@ TEST(Leaving, IsNamedSo) {
     }
     has_left.store(true);
   });
-  EXPECT_THAT(log.warnings(), testing::Each(HasSubstr("rank 2 has left")));
+  EXPECT_THAT(log.warnings(), testing::Each(HasSubstr("rank 2 has closed its connection")));
   EXPECT_EQ(log.warnings().size(), 2U);
 }
 
@@ -204,7 +204,7 @@ TEST(Joining, ARendezvousThatHasGoneIsSeenAtOnce) {
   rendezvous.reset();
   rank.join();
   EXPECT_EQ(Bootstrap::join(id, 1, 2, {.timeout_ms = 20'000}).error().status, base::Status::kRemote);
-  EXPECT_THAT(log.warnings().back(), HasSubstr("it cannot be reached: Connection refused"));
+  EXPECT_THAT(log.warnings().back(), HasSubstr("the peer cannot be reached: Connection refused"));
 }
 
 }  // namespace

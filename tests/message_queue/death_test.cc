@@ -197,7 +197,7 @@ TEST(QueueDeath, WhoDoesNotComeIsNamed) {
   LogCapture log;
   EXPECT_EQ(writer->wait_until_ready(300).status(), Status::kTimeout);
   EXPECT_THAT(log.warnings(), testing::ElementsAre(
-                                  testing::HasSubstr("readers attached in time. The missing readers are: ")));
+                                  testing::HasSubstr("readers attached in time; the missing readers are: ")));
   writer.reset();
   EXPECT_THAT(readers.await(kPatienceMs), testing::Each(0));
 }

@@ -197,7 +197,7 @@ TEST_F(FaultSweepTest, APortThatIsDownWhenAConnectionIsMade) {
   EXPECT_STREQ(use_connection(), "establish");
   std::string text;
   for (const std::string& line : LogCapture::get().take_warnings()) text += line + '\n';
-  EXPECT_NE(text.find("its port is down"), std::string::npos) << text;
+  EXPECT_NE(text.find("the port is down"), std::string::npos) << text;
   EXPECT_NE(text.find("accept from"), std::string::npos) << text;
   hooks_.ports_are_down = false;
   EXPECT_EQ(use_connection(), nullptr);

@@ -342,7 +342,7 @@ TEST_P(SharedFateTest, AListenerThatIsGoneIsNoticed) {
   expect_nobody_there([&](uint32_t closed) {
     EXPECT_TRUE(spare_->run({Act::kCloseListener, closed}).is_right());
   });
-  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "its listener is closed"));
+  EXPECT_TRUE(!is_datagram() || has_warned(*here_, "the peer's listener is closed"));
   expect_others_go_on(nullptr);
   expect_new_ones_work(*spare_, "the one that refused");
 }

@@ -134,10 +134,9 @@ TYPED_TEST(TunerEntriesTest, SaysOnceWhatItDoes) {
   const auto lines = LogCapture::get().take_lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].level, abi::kLogInfo);
-  EXPECT_EQ(
-      lines[0].text,
-      "verbena: tuner: 8 ranks on 4 nodes: guard on, because UNPACK is offered. NCCL may not use nvls_tree, "
-      "tree with simple (three children); costs: NCCL's own");
+  EXPECT_EQ(lines[0].text,
+            "verbena: tuner: 8 ranks on 4 nodes: UNPACK guard on, because UNPACK is offered. NCCL may not "
+            "use nvls_tree, tree with simple (three children); costs: NCCL's own");
   EXPECT_EQ(this->tuner_.finish(context), abi::kSuccess);
 }
 

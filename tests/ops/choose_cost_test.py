@@ -24,7 +24,7 @@ def main():
         print("choose_cost_test: valgrind is not installed (tools/setup test installs it)")
         return 77
     few, many = (count(sys.argv[1], measurements) for measurements in (FEW, MANY))
-    print(f"{FEW} measurements: {few:.0f} instructions a call; {MANY}: {many:.0f}")
+    print(f"{FEW} measurements: {few:.0f} instructions per call; {MANY}: {many:.0f}")
     return 0 if 0 < many <= 1.25 * few else 1
 
 

@@ -507,9 +507,9 @@ TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
             rank.create(verbena_team_world(rank.context().handle()));
             return verbena_last_error();
           }),
-      AllOf(
-          HasSubstr("rank 0: ops: loading the kernels, which were built with CUDA 13.9.1 and need a driver"),
-          HasSubstr("(this driver supports CUDA 13.0)")));
+      AllOf(HasSubstr(
+                "rank 0: ops: cannot load the kernels, which were built with CUDA 13.9.1 and need a driver"),
+            HasSubstr("(this driver supports CUDA 13.0)")));
 }
 
 // GPU 1 has no clusters of blocks: rows are spread as it can.

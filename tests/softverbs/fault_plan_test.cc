@@ -74,7 +74,7 @@ TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("drop nth=1 every=2",
                  "line 1: 'drop': 'every=2' conflicts with an earlier nth=, every=, chance= or at=");
   expect_refused("drop nth=1 nth=2", "line 1: 'drop': 'nth' is given twice");
-  expect_refused("drop often", "line 1: 'drop': 'often' is not KEY=VALUE");
+  expect_refused("drop often", "line 1: 'drop': 'often' is not of the form KEY=VALUE");
   expect_refused("drop status=GENERAL nth=1", "line 1: 'drop': 'status' is not a key of this fault");
   for (const char* word :
        {"nth=0", "nth=-1", "nth=", "nth=1x", "nth=99999999999999999999", "chance=0", "chance=1.1",
@@ -101,10 +101,10 @@ TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused(
       "down at=1s times=2",
       "line 1: 'down': 'times' applies to requests, so use nth=, every= or chance= instead of at=");
-  expect_refused("down at=1s for=1s flaps=2", "line 1: 'down': up= and flaps= go together");
+  expect_refused("down at=1s for=1s flaps=2", "line 1: 'down': up= and flaps= must be given together");
   expect_refused("down at=1s up=1s flaps=2", "line 1: 'down': for= is missing");
   expect_refused("fail status=GENERAL work=done peer=error nth=1",
-                 "line 1: 'fail': work=done and peer=error exclude each other");
+                 "line 1: 'fail': work=done and peer=error cannot be combined");
   expect_refused("seed", "line 1: 'seed': seed takes one number");
   expect_refused("log loudly", "line 1: 'log': log takes no value");
   std::string many;
@@ -142,7 +142,7 @@ TEST(FaultPlanTest, ControlFilesOfRails) {
     std::ofstream(path) << "0 up\n" << line << "\n";
     EXPECT_EQ(try_devices(),
               "softverbs: " + path + ": line 2: '" + line +
-                  "' is not RAIL up|down; because of this error, softverbs offers no device\n");
+                  "' is not of the form RAIL up|down; because of this error, softverbs offers no device\n");
   }
   unlink(path.c_str());
 }

@@ -68,7 +68,7 @@ class SoftverbsRunTest(unittest.TestCase):
         without = ["setpriv", "--bounding-set=-sys_admin", TOOL]
         refused = subprocess.run([*without, "true"], capture_output=True, text=True, check=False)
         self.assertEqual(refused.returncode, 125)
-        self.assertIn("no mount namespace", refused.stderr)
+        self.assertIn("cannot create a mount namespace", refused.stderr)
         # Where the container has the nodes.
         self.assertIn("libibverbs", run(*without, "cat", "/proc/self/maps").stdout)
 

@@ -60,7 +60,7 @@ TEST_F(DatagramAddressHandleTest, APeerWithoutAHandleFailsAlone) {
   EXPECT_TRUE(from_third.has_failed_to_connect) << "it is told that its listener is closed";
   int told = 0;
   for (const std::string& line : log_.warnings())
-    told += line.find("of the device's 3 are in use by this process") != std::string::npos &&
+    told += line.find("of the device's 3 address handles") != std::string::npos &&
                     line.find("VERBENA_TRANSPORT=connected") != std::string::npos
                 ? 1
                 : 0;

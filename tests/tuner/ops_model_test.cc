@@ -129,22 +129,26 @@ TEST(OpsModel, ExplainsItsChoice) {
               HasSubstr("chosen: one-shot, by VERBENA_OPS_ALGORITHM, regardless"));
   auto measured = list_measured();
   measured.push_back(make("direct", 512, {{262144, 64, 2}}));
-  EXPECT_THAT(explain_ways(measured, question, "", ""),
-              AllOf(HasSubstr("2.00 us, for tensors in windows if the call asks for it or has_windows"),
-                    HasSubstr("chosen: two-shot,")));
+  EXPECT_THAT(
+      explain_ways(measured, question, "", ""),
+      AllOf(
+          HasSubstr(
+              "2.00 us, only for tensors in windows, if the call chooses this algorithm or sets has_windows"),
+          HasSubstr("chosen: two-shot,")));
   EXPECT_THAT(explain_ways({}, question, "", ""),
-              HasSubstr("nothing was measured for all_reduce by 4 ranks"));
+              HasSubstr("there are no measurements of all_reduce by 4 ranks"));
 }
 
 // Two hosts of two ranks: what is sent, and when lossless is chosen, measured or not.
 TEST(OpsModel, ExplainsWhatTravelsBetweenHosts) {
   const OpsQuestion question{"all_reduce", 1 << 20, 4, 2};
   std::vector<OpsMeasurement> measured = list_measured();
-  EXPECT_THAT(explain_ways(measured, question, "", ""),
-              AllOf(HasSubstr("nothing was measured for all_reduce by 4 ranks on 2 hosts: the library's own"),
-                    HasSubstr("bulk-two-shot sends bfloat16 sums of a host's ranks in 32 bits, lossless in "
-                              "about 17 to 21 bits"),
-                    HasSubstr("VERBENA_OPS_ALGORITHM=lossless, or by a call's choice")));
+  EXPECT_THAT(
+      explain_ways(measured, question, "", ""),
+      AllOf(HasSubstr("there are no measurements of all_reduce by 4 ranks on 2 hosts: the library's own"),
+            HasSubstr("bulk-two-shot sends bfloat16 sums of a host's ranks in 32 bits, lossless in "
+                      "about 17 to 21 bits"),
+            HasSubstr("VERBENA_OPS_ALGORITHM is lossless, or if the call chooses it")));
   EXPECT_THAT(explain_ways(measured, {"all_reduce", 1 << 20, 2, 2}, "", ""),
               HasSubstr("bfloat16 elements in 16 bits, lossless in about 12 bits"));
   EXPECT_THAT(explain_ways(measured, {"all_gather", 1 << 20, 4, 2}, "", ""),
@@ -220,8 +224,8 @@ TEST(OpsModel, RefusesADamagedFile) {
   EXPECT_EQ(problem_of(begin + "[[1024, 1]]}"),
             "ops[0].points[0] is not of the form [bytes, blocks, microseconds]");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2], [1024, 1, 2]]}"),
-            "ops[0].points[1] is not larger than the previous point");
-  EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0] has an impossible time");
+            "ops[0].points[1] has a size that is not larger than the size of the previous point");
+  EXPECT_EQ(problem_of(begin + "[[1024, 1, -2]]}"), "ops[0].points[0] has a time that is out of range");
   EXPECT_EQ(problem_of(begin + "[[1024, 1, 2]]}, " + begin + "[[1024, 1, 2]]}"),
             "ops[1] repeats an earlier entry");
   const auto between = [&](const char* hosts) {

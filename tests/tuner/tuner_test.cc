@@ -89,10 +89,10 @@ TEST(TunerTest, WithoutCostsAllReduceTakesTheRing) {
 }
 
 TEST(TunerTest, SaysWhatItHas) {
-  EXPECT_NE(Tuner({8, 4}, kHost, nullptr).describe().find("8 ranks on 4 nodes: guard off"),
+  EXPECT_NE(Tuner({8, 4}, kHost, nullptr).describe().find("8 ranks on 4 nodes: UNPACK guard off"),
             std::string::npos);
   const std::string with = Tuner({8, 4}, kUnpack, make_calibration()).describe();
-  EXPECT_NE(with.find("guard on"), std::string::npos) << with;
+  EXPECT_NE(with.find("UNPACK guard on"), std::string::npos) << with;
   EXPECT_NE(with.find("3 of 3 curves"), std::string::npos) << with;
   EXPECT_NE(Tuner({2, 2}, kUnpack, make_calibration()).describe().find("only the number of channels"),
             std::string::npos);

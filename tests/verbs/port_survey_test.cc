@@ -66,7 +66,7 @@ TEST_F(PortSurveyTest, SaysWhyAGidIsSecondBest) {
   settings_.address.gid_preference.roce_version = 1;
   EXPECT_EQ(survey().ports.at(0).gid_reason.text, "link-local; no entry is RoCE v1: the only entry");
   settings_.address.gid_index = 0;
-  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "VERBENA_GID_INDEX selects it");
+  EXPECT_EQ(survey().ports.at(0).gid_reason.text, "VERBENA_GID_INDEX selects this GID");
   EXPECT_EQ(survey().ports.at(0).gid_reason.code, GidReason::kSetting);
 }
 
@@ -79,7 +79,7 @@ TEST_F(PortSurveyTest, SaysWhenTheFamilyDecided) {
             "of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
   settings_.address.gid_preference.family = GidFamily::kIpv6;
   EXPECT_EQ(survey().ports.at(0).gid_reason.text,
-            "none is of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
+            "no entry is of VERBENA_ADDRESS_FAMILY, RoCE v2 and IPv4: the best of 2 entries");
 }
 
 TEST_F(PortSurveyTest, InfiniBandNeedsNoGid) {

@@ -141,7 +141,7 @@ int ChildGroup::exit_status(size_t index) const {
 
 std::string ChildGroup::describe_exit(size_t index) const {
   const int status = exit_status(index);
-  if (children_[index].exited && children_[index].pid < 0) return "its connection closed";
+  if (children_[index].exited && children_[index].pid < 0) return "the connection to the process was closed";
   if (status < 0) return "still running";
   if (status < 128) return "exit status " + std::to_string(status);
   return "killed by signal " + std::to_string(status - 128) + " (" + strsignal(status - 128) + ")";

@@ -39,7 +39,7 @@ class Spinner {
     if (++rounds_ % kRoundsPerYield != 0) return;
     sched_yield();
     if (rounds_ % kRoundsPerClock == 0 && now_ns() > deadline_ns_) {
-      throw HangError(std::string(what) + ": nothing for " + format_seconds(timeout_s_));
+      throw HangError(std::string(what) + ": no progress for " + format_seconds(timeout_s_));
     }
   }
 

@@ -13,9 +13,9 @@ namespace {
 
 void check_device_handle(const abi::NetDeviceHandle& handle) {
   constexpr uintptr_t kAlignmentBytes = 16;
-  if (handle.handle == nullptr) throw ToolError("accept left the unpack handle empty");
+  if (handle.handle == nullptr) throw ToolError("accept returned an empty unpack handle");
   if (handle.needs_proxy_progress != 1)
-    throw ToolError("accept left needsProxyProgress at 0, so NCCL would never post a receive");
+    throw ToolError("accept returned needsProxyProgress 0, so NCCL would never post a receive");
   const auto& unpack = *static_cast<const UnpackDeviceHandle*>(handle.handle);
   if (reinterpret_cast<uintptr_t>(unpack.meta) % kAlignmentBytes != 0)
     throw ToolError("unpack meta is not 16-byte aligned");

@@ -75,7 +75,7 @@ std::unique_ptr<NetPlugin> NcclIbLibrary::adapt() const {
   // With another layout than that of the release's headers we would call arbitrary addresses.
   if (symbol.size_bytes != expected_bytes) {
     throw ToolError("NCCL " + release_ + ": " + kTableSymbol + " has " + std::to_string(symbol.size_bytes) +
-                    " bytes, a table v" + std::to_string(table_version_) + " has " +
+                    " bytes, but a table v" + std::to_string(table_version_) + " has " +
                     std::to_string(expected_bytes));
   }
   const auto* const table = reinterpret_cast<const void*>(map.l_addr + symbol.address);

@@ -131,7 +131,7 @@ class NetAdapter final : public NetPlugin {
     int done = -1;
     int sizes[abi::kMaxTestSizes] = {};
     check("test", net_->test(request, &done, sizes));
-    if (done != 0 && done != 1) throw ToolError("test left `done` unwritten");
+    if (done != 0 && done != 1) throw ToolError("test did not write `done`");
     if (done == 0) return std::nullopt;
     return static_cast<size_t>(sizes[0]);
   }
@@ -161,7 +161,7 @@ class NetAdapter final : public NetPlugin {
   static void* stale_request() { return reinterpret_cast<void*>(uintptr_t{0x5A5A5A5A5A5A5A50}); }
 
   static void* checked_request(const char* call, void* request, const void* entry) {
-    if (request == entry) throw ToolError(std::string(call) + " left *request unwritten");
+    if (request == entry) throw ToolError(std::string(call) + " did not write *request");
     return request;
   }
 

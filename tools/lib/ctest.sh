@@ -89,7 +89,7 @@ test_slice() { # PRESET SLICE SLICES
 # finding remains a failure, even if it does not repeat.
 repeat_alone() { # PRESET FAILED: how many fail again is in build/PRESET/failed_again
   local junit=$PWD/build/$1/junit_alone.xml status=0
-  printf '\n=== %d failed beside others; each again, alone\n' "$2"
+  printf '\n=== %d tests failed while other tests ran; each runs again, alone\n' "$2"
   ctest_preset "$1" "$junit" -j 1 --rerun-failed || status=$?
   if [ -s "$junit" ]; then count_junit "$junit" | cut -d ' ' -f 2; else echo "$2"; fi >"build/$1/failed_again"
   return $status

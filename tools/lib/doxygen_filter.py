@@ -1,7 +1,8 @@
 """Doxygen's input filter: turns plain comments into Doxygen's.
 
-A comment before a declaration describes it; so does one after it on the same line, which may continue below in the same
-column. The first comment describes the file. Others that an empty line follows describe nothing.
+A comment before a declaration describes the declaration. A comment after a declaration on the same line describes the
+declaration too, and may continue below in the same column. The first comment describes the file. Any other comment that is
+followed by an empty line describes nothing.
 
 usage: doxygen_filter.py HEADER
 """

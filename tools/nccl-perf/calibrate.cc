@@ -134,8 +134,8 @@ class Calibration {
     }
     const auto& transport = content_.transport;
     std::printf(
-        "# channels: at least %lld for collectives, %lld for a peer of send/recv, by %lld bytes (0 means "
-        "NCCL's own value)\n",
+        "# channels: at least %lld for collectives, %lld for each peer of send/recv; chunks of %lld bytes (0 "
+        "means NCCL's own value)\n",
         static_cast<long long>(transport.min_channels.value_or(0)),
         static_cast<long long>(transport.net_peer_channels.value_or(0)),
         static_cast<long long>(transport.net_chunk_bytes.value_or(0)));

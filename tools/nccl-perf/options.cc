@@ -40,7 +40,7 @@ void add_run_options(CLI::App& app, NcclPerfOptions& options, RawOptions& raw) {
 }
 
 void add_nccl_options(CLI::App& app, NcclPerfOptions& options) {
-  app.option_defaults()->group("With what");
+  app.option_defaults()->group("Libraries and settings");
   app.add_option("--nccl", options.nccl,
                  "libnccl.so.2 to use. Default: $NCCL_LIB, or the first libnccl.so.2 in the loader's path, "
                  "in CUDA's folders or in Python's packages");

@@ -2,10 +2,11 @@
 """Draws and compares results that the measuring tools stored with --json: makes an HTML page of a folder, an SVG file of one result
 (--plot), or a comparison of one result with a stored one (--compare).
 
-usage: stored_results.py DIR [--output FILE]     verbena-perf report runs it
-       stored_results.py --plot FILE.svg         a result on standard input; every tool's --plot runs it
-       stored_results.py --compare FILE [--fail-below RATIO]   the same for --compare; status 3: a median is worse
-       stored_results.py --check FILE            check that it is a result
+usage: stored_results.py DIR [--output FILE]     makes the page; verbena-perf report runs this
+       stored_results.py --plot FILE.svg         draws the result on standard input; every tool's --plot runs this
+       stored_results.py --compare FILE [--fail-below RATIO]   compares the result on standard input with FILE; every tool's
+                                                 --compare runs this; exit status 3: a median is worse
+       stored_results.py --check FILE            checks that FILE is a result
 """
 import argparse
 import base64
@@ -50,7 +51,7 @@ class Problem(Exception):
 def check_result(result, source):
     """Returns the result, or raises Problem with its source."""
     if not isinstance(result, dict) or result.get("schema") != SCHEMA:
-        raise Problem(f"{source} is no result: --json of these tools writes them")
+        raise Problem(f"{source} is not a result that a tool wrote with --json")
     if result["schema_version"] > SCHEMA_VERSION:
         raise Problem(f"{source} has schema_version {result['schema_version']}, but this release reads versions up to "
                       f"{SCHEMA_VERSION}")
@@ -407,7 +408,7 @@ def collect(folder):
         except Problem as problem:
             left_out.append(str(problem))
     if not results:
-        raise Problem(f"{folder} has no result: --json FILE of the tools writes them" + (f" ({left_out[0]})" if left_out else ""))
+        raise Problem(f"{folder} contains no result that a tool wrote with --json" + (f" ({left_out[0]})" if left_out else ""))
     return sorted(results, key=lambda result: result["started"]), left_out
 
 

@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   for (const Subcommand& subcommand : kSubcommands)
     if (argc > 1 && std::string_view(argv[1]) == subcommand.name) return subcommand.run(argc - 1, argv + 1);
   CLI::App app(
-      "Checks every byte that the GPUs of this host transfer, then measures how fast they are. Each "
+      "Checks every byte that the GPUs of this host transfer, then measures the speed of the transfers. Each "
       "subcommand has its own --help.");
   for (const Subcommand& subcommand : kSubcommands) app.add_subcommand(subcommand.name, subcommand.about);
   app.require_subcommand(1);

@@ -231,7 +231,7 @@ struct Reader {
   template <typename T>
   void operator()(const char* name, T& value) {
     const auto found = json.find(name);
-    if (found == json.end()) throw ToolError(std::string("it lacks \"") + name + "\"");
+    if (found == json.end()) throw ToolError(std::string("the document lacks \"") + name + "\"");
     if (!found->is_null()) read(*found, value);
   }
   template <typename T>
@@ -319,14 +319,15 @@ Document parse_document(const std::string& text, const std::string& source) {
   if (json.is_discarded() || !json.is_object() || !json.contains("schema_version"))
     throw ToolError(source + " was not written by verbena-info --json");
   if (json["schema_version"] != kSchemaVersion)
-    throw ToolError(source + " has schema version " + json["schema_version"].dump() + ", this tool reads " +
-                    std::to_string(kSchemaVersion) + "; use the release that wrote the document to show it");
+    throw ToolError(source + " has schema version " + json["schema_version"].dump() +
+                    ", but this tool reads " + std::to_string(kSchemaVersion) +
+                    ". Show the document with the release of verbena-info that wrote it");
   try {
     Document document;
     Reader::read(json, document);
     return document;
   } catch (const std::exception& error) {
-    throw ToolError(source + " is damaged, " + error.what() +
+    throw ToolError(source + " is damaged: " + error.what() +
                     "; write the document again with verbena-info --json");
   }
 }

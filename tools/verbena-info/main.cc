@@ -42,7 +42,7 @@ int parse_options(int argc, const char* const* argv, InfoOptions& options) {
   app.add_flag(
       "--check", options.check,
       "only run tests. The tool sends messages over every rail, from and to host memory and every GPU, with "
-      "staged receives and over joined rails. It checks the data, the order of messages and the flush");
+      "staged receives and over joined rails. The tool checks the data, the order of messages and the flush");
   app.add_flag("--self-test", options.self_test,
                "only run the self-test of each RDMA device, in host memory and in the memory of each GPU. "
                "The self-test tries each type of work request that messages use. The tool prints one line of "

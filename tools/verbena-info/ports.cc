@@ -98,7 +98,8 @@ Disuse name_fault(verbs::PortFault fault) {
 void explain_disuse(Port& port, const verbs::SurveyedPort& found, InitFault init_fault) {
   if (!found.is_selected) {
     port.disuse = Disuse::kNotSelected;
-    port.why_not = base::parameter_origin("VERBENA_HCA") + "=" + base::parameters().hca + " leaves it out";
+    port.why_not =
+        base::parameter_origin("VERBENA_HCA") + "=" + base::parameters().hca + " does not select this port";
   } else if (found.fault != verbs::PortFault::kNone) {
     port.disuse = name_fault(found.fault);
     port.why_not = found.problem;
@@ -135,7 +136,7 @@ GpuMemory explain_gpu_memory(const verbs::Device& device, const std::vector<Gpu>
             "use an RDMA card, or VERBENA_IBVERBS_LIB=softverbs"};
   if (device.supports_dmabuf() && (!has_gpus || any_exports))
     return {GpuPath::kDmabuf,
-            has_gpus ? "the device and the GPU driver support dma-buf" : "the device has it", ""};
+            has_gpus ? "the device and the GPU driver support dma-buf" : "the device supports dma-buf", ""};
   const std::string dmabuf =
       device.supports_dmabuf() ? "the GPU driver exports no dma-buf" : explain_missing_dmabuf(device);
   if (device.supports_gpu_pointers())

@@ -79,7 +79,7 @@ std::string format_place(const Place& place) {
 std::string format_rail_set(const Nic& nic, const std::optional<NcclView>& view) {
   if (!view) return "";
   const RailSet* const set = find_rail_set(*view, nic.index);
-  if (set == nullptr) return "alone: no other port of its card";
+  if (set == nullptr) return "alone: the card has no other port";
   return set->is_joined()
              ? "joined to " + set->name + ", " + format_speed(static_cast<uint64_t>(set->speed_mbps))
              : "alone: " + set->refused;
@@ -235,8 +235,8 @@ std::string format_parameters(const Document& document, const TextOptions& optio
     }
   }
   if (left_out > 0)
-    text += "    " + std::to_string(left_out) + " have their default values; --parameters" +
-            (options.parameters ? " --all" : "") + " shows them\n";
+    text += "    " + std::to_string(left_out) + " settings have their default values; --parameters" +
+            (options.parameters ? " --all" : "") + " shows these settings\n";
   return text;
 }
 

@@ -126,7 +126,7 @@ void add_host_options(CLI::App& app, PerfOptions& options) {
 }
 
 void add_own_options(CLI::App& app, PerfOptions& options) {
-  app.option_defaults()->group("With what");
+  app.option_defaults()->group("Libraries and settings");
   app.add_option(
       "--plugin", options.plugin,
       "libnccl-net.so to load. Default: libnccl-net.so in the folder ../lib relative to this tool");
@@ -205,11 +205,11 @@ Parsed<PerfOptions> parse_options(int argc, const char* const* argv) {
   PerfOptions& options = parsed.options;
   RawWorkload raw;
   CLI::App app(
-      "Sends messages between two processes through an NCCL net plugin and verifies them. Needs neither NCCL "
-      "nor a GPU.\nBy default, both processes run on this host. To use two hosts, start verbena-perf "
-      "--server on one host, and then verbena-perf --client HOST on the other host, where HOST is the "
-      "address of the first.\nverbena-perf report DIR -o FILE makes a page from the results that --json has "
-      "stored in the folder DIR.");
+      "Sends messages between two processes through an NCCL net plugin and verifies the messages. Needs "
+      "neither NCCL nor a GPU.\nBy default, both processes run on this host. To use two hosts, start "
+      "verbena-perf --server on one host, and then verbena-perf --client HOST on the other host, where HOST "
+      "is the address of the first host.\nverbena-perf report DIR -o FILE makes a page from the results that "
+      "--json has stored in the folder DIR.");
   add_workload_options(app, options, raw);
   const size_t workload_count = app.get_options().size();
   add_host_options(app, options);

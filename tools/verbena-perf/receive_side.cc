@@ -89,7 +89,7 @@ void ReceiveSide::check_idle_slots(uint64_t message) {
     const uint64_t count = (in_use >> slot & 1U) != 0 ? 0 : load_slot_count(*unpack_, slot);
     if (count == 0) continue;
     throw ToolError("slot " + std::to_string(slot) + " has " + std::to_string(count) +
-                    " descriptors, although it has no completed receive that waits to be consumed");
+                    " descriptors, although no completed receive of this slot waits for irecvConsumed");
   }
 }
 

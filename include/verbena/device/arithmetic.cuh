@@ -1,6 +1,6 @@
 // Float arithmetic that gives bitwise identical results in all kernels and on the host. Each operation rounds
-// once, to nearest, and keeps subnormal values. No compiler option makes the compiler fuse operations. This
-// header is internal to the device library.
+// once, to nearest, and keeps subnormal values. Compilers cannot fuse these operations, under any option.
+// This header is internal to the device library.
 #ifndef VERBENA_DEVICE_ARITHMETIC_CUH
 #define VERBENA_DEVICE_ARITHMETIC_CUH
 

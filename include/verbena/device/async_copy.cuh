@@ -75,8 +75,7 @@ VERBENA_DEVICE bool try_wait_parity(const CopyBarrier* barrier, uint32_t parity)
   return is_over != 0;
 }
 
-// Starts a bulk copy. One thread makes the call. Bytes that arrive are counted in the barrier's current
-// phase.
+// Starts a bulk copy. One thread makes the call. The barrier counts the arriving bytes in its current phase.
 VERBENA_DEVICE void copy_bulk_global_to_shared(void* shared, const void* global, uint32_t length_bytes,
                                                CopyBarrier* barrier) {
   asm volatile(
@@ -139,8 +138,8 @@ VERBENA_DEVICE void wait_async_groups() {
 
 #else
 
-// In the emulation, `word` counts the phases that have ended. In the host pass of nvcc, these functions are
-// only compiled and never called.
+// In the emulation, `word` counts the phases that have ended. In the host pass of nvcc, the following
+// functions are only compiled and never called.
 struct alignas(8) CopyBarrier {
   uint64_t word;
 };

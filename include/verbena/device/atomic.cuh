@@ -125,8 +125,8 @@ VERBENA_DEVICE T exchange(T* address, detail::Same<T> value) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Computes the minimum or maximum of signed integers. This is needed because the emulator's functions compare
-// unsigned integers.
+// Computes the minimum or maximum of signed integers. The emulation needs this function, because the
+// emulator's own functions compare unsigned integers.
 template <Operation operation, Order order, Scope scope, typename T>
 VERBENA_DEVICE T update_signed(T* address, T value) {
   T before = load<Order::kRelaxed, scope>(address);

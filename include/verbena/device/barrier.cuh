@@ -3,10 +3,10 @@
 // barriers count rounds in 64-bit words that are never reset, so a late thread cannot mistake one round for
 // another.
 //
-// Every call ends within its limits. After a result other than kReached, the counts are out of step. In this
-// case the host must set the words of all ranks to zero, while no kernel runs, before the barrier is used
-// again. All blocks that take part must be resident at the same time, so use a cooperative launch, or no more
-// blocks than fit on the GPU.
+// Every call returns within its limits (WaitLimits). After a result other than kReached, the counts may be
+// inconsistent. Before the barrier is used again, the host must set the words of all ranks to zero, while no
+// kernel runs. All blocks that take part must be resident at the same time, so use a cooperative launch, or
+// no more blocks than fit on the GPU.
 #ifndef VERBENA_DEVICE_BARRIER_CUH
 #define VERBENA_DEVICE_BARRIER_CUH
 
@@ -91,8 +91,8 @@ struct SystemBarrier {
   }
 };
 
-// A barrier of all blocks of all ranks. It consists of a grid barrier, a system barrier for block 0 of each
-// rank, and another grid barrier.
+// A barrier of all blocks of all ranks, which consists of a grid barrier, a system barrier for block 0 of
+// each rank, and another grid barrier.
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck>
 [[nodiscard]] VERBENA_DEVICE WaitResult sync_all_ranks(const GridBarrier& grid, const SystemBarrier& system,
                                                        const WaitLimits& limits) {
@@ -121,8 +121,8 @@ struct GridGroup {
   VERBENA_DEVICE bool is_broken() const { return result != WaitResult::kReached; }
   VERBENA_DEVICE void sync() const { static_cast<void>(any(false)); }
 
-  // Consecutive rounds use three words in turn, because other threads may still read the word of the previous
-  // round while the threads vote in the word of this round. Block 0 clears the word of the next round, which
+  // Consecutive rounds use three words round robin. While some threads vote in the word of this round, other
+  // threads may still read the word of the previous round. Block 0 clears the word of the next round, which
   // all threads have already read.
   VERBENA_DEVICE bool any(bool vote) const {
     if (is_broken()) return true;

@@ -10,9 +10,9 @@
 
 namespace verbena::device {
 
-// A copy method (unpack.cuh). Each warp has a ring of stages in shared memory. A stage holds one piece; as
-// long as there are enough pieces, all stages are in flight. All threads of the group construct the object
-// once per kernel, and use it for any number of messages.
+// A copy method (unpack.cuh). Each warp has a ring of buffers (stages) in shared memory. A stage holds one
+// piece of the message. As long as there are enough pieces, all stages are in flight. All threads of the
+// group construct the object once per kernel, and use it for any number of messages.
 class CopyThroughShared {
  public:
   static constexpr int kPieceShift = 12;
@@ -44,8 +44,8 @@ class CopyThroughShared {
   }
 
   // Lane 0 may destroy the barriers, because no lane is still waiting: the lanes sync after each wait in
-  // which all lanes take part. Afterwards another object may use the memory. After a barrier of the group,
-  // the memory may also be used for another purpose.
+  // which all lanes take part. Afterwards another CopyThroughShared may use the memory. Before the memory is
+  // used for another purpose, the group must sync.
   VERBENA_DEVICE ~CopyThroughShared() {
     drain();
     if (lane() != 0) return;

@@ -8,8 +8,8 @@
 //
 // All accesses are weak. Before a thread copies data that other threads have written, it must acquire the
 // data (by load_acquire, or by a barrier after another thread's load_acquire). The acquire also drops stale
-// lines of the L1 cache. Loads at system scope would not need an acquire. But from mapped host memory, such
-// loads are executed one after the other, and take 30 ns for each thread.
+// lines of the L1 cache. Loads at system scope would not need an acquire. But the GPU executes such loads of
+// mapped host memory one after the other, which takes 30 ns for each thread.
 #ifndef VERBENA_DEVICE_COPY_CUH
 #define VERBENA_DEVICE_COPY_CUH
 
@@ -109,9 +109,9 @@ struct CopyShape {
   }
 };
 
-// A copy of at most kRows rows by a warp, in two steps: load() and store(). Between the two steps, the warp
-// can do other work, such as the loads of a second piece. All 32 lanes call the functions, with the same
-// piece.
+// Copies a piece of at most kRows rows (of kRowBytes each) with a warp, in two steps: load() and store().
+// Between the two steps, the warp can do other work, such as the loads of a second piece. All 32 lanes call
+// load() with the same piece, and then store().
 template <int kRows>
 class WarpPiece {
  public:
@@ -167,7 +167,8 @@ static_assert(1 << kCopyPieceShift == WarpPiece<kCopyRows>::kMaxBodyBytes,
               "verbena: the body of a piece must fill the rows");
 
 // Returns piece `index` of a copy that is split into pieces of 2^piece_shift bytes. The first piece also
-// contains the head. Every other piece starts at a 16-byte boundary of the destination.
+// contains the head, which is the bytes before the destination's first 16-byte boundary. Every other piece
+// starts at a 16-byte boundary of the destination.
 template <typename Length>
 VERBENA_DEVICE CopyPiece cut_piece(char* destination, const char* source, Length length_bytes, Length index,
                                    uint32_t piece_shift) {
@@ -207,8 +208,8 @@ VERBENA_DEVICE void copy_pieces(char* destination, const char* source, uint64_t 
 
 }  // namespace detail
 
-// Copies all bytes with one thread. The loops are not unrolled, because each store waits for its load, so
-// unrolling would not make them faster.
+// Copies all bytes with one thread. The loops are not unrolled: each store waits for its load, so unrolling
+// would not make the loops faster.
 VERBENA_DEVICE void copy_thread(void* destination, const void* source, size_t length_bytes) {
   auto* const to = static_cast<char*>(destination);
   const auto* const from = static_cast<const char*>(source);

@@ -1,6 +1,6 @@
-// Declares the functions that the device library calls when it is compiled as ordinary C++. They return the
-// calling thread's position in the grid, wait in barriers, and access memory that other threads or a NIC may
-// access at the same time. These functions have the semantics of PTX. An emulator must define these
+// Declares the functions that the device library calls when it is compiled as ordinary C++. The functions
+// return the calling thread's position in the grid, wait in barriers, and access memory that other threads or
+// a NIC may access at the same time. These functions have the semantics of PTX. An emulator must define these
 // functions. tests/device/emulator is such an emulator; tests link it to run a grid. Any thread of an
 // emulated grid may call any of these functions.
 #ifndef VERBENA_DEVICE_EMULATION_H

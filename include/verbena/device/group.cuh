@@ -3,7 +3,7 @@
 // copies work with every group:
 //   rank()                   returns the calling thread's index, 0 to size() - 1
 //   size()                   returns the number of threads
-//   sync()                   waits for all threads; their writes become visible to all (block scope)
+//   sync()                   waits for all threads; each then sees the writes of all others (block scope)
 //   any(vote)                syncs, and returns in all threads whether any thread voted true
 //   elect()                  returns true in exactly one thread; every thread calls it, with converged warps
 //   share(value, is_giver)   returns in all threads the 64-bit `value` of a thread whose `is_giver` is true
@@ -19,7 +19,7 @@ namespace verbena::device {
 
 namespace detail {
 
-// Returns the word of shared memory through which share() passes values: one word for each hardware barrier.
+// Returns the word of shared memory through which share() passes values. Each hardware barrier has one word.
 // Only kernels that call this function use the shared memory.
 VERBENA_DEVICE uint64_t* find_shared_word(int barrier) {
 #if VERBENA_EMULATED

@@ -1,10 +1,10 @@
-// The state of a kernel that receives messages by UNPACK, in shared memory. It contains the block's channel,
-// the receive queues of each group and peer, whether the block was aborted, and the addresses of the error
-// word and the trace ring. A block declares one KernelState in static or dynamic shared memory. All threads
-// of the block call start_kernel() first, and finish_kernel() at the end.
+// The state of a kernel that receives messages by UNPACK (unpack_abi.h), in shared memory. The state contains
+// the block's channel, the receive queues of each group and peer, whether the block was aborted, and the
+// addresses of the error word and the trace ring. A block declares one KernelState in static or dynamic
+// shared memory. All threads of the block call start_kernel() first, and finish_kernel() at the end.
 //
-// start_kernel() writes all fields. Afterwards, only the thread with rank 0 of a group writes the group's
-// heads, and any thread may set `aborted` to 1.
+// start_kernel() writes all fields. Afterwards, only the thread with rank 0 of a group writes the heads of
+// the group's queues, and any thread may set `aborted` to 1.
 #ifndef VERBENA_DEVICE_KERNEL_STATE_CUH
 #define VERBENA_DEVICE_KERNEL_STATE_CUH
 
@@ -125,7 +125,7 @@ VERBENA_DEVICE uint32_t find_channel(const uint64_t (&mask)[KernelArguments::kMa
 }  // namespace detail
 
 // Reads the arguments of the launch and the handles of this block's channel. All threads of the block must
-// call this function before any other. It ends with a barrier of the block.
+// call this function before they use the state. The function ends with a barrier of the block.
 // @return false if the block has no channel
 template <typename State>
 VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments) {
@@ -160,8 +160,8 @@ VERBENA_DEVICE bool start_kernel(State& state, const KernelArguments* arguments)
   return true;
 }
 
-// Writes the heads back to the handles, for the next launch. All threads of the block must call this function
-// last.
+// Writes the heads of the receive queues back to the handles, for the next launch. All threads of the block
+// must call this function last.
 template <typename State>
 VERBENA_DEVICE void finish_kernel(State& state) {
   const BlockGroup block;

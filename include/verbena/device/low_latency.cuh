@@ -2,10 +2,10 @@
 // over NVLink. Messages are sent in packets; the receiver recognises the arrival of a packet by its data
 // (packet.cuh). Therefore no flag, fence, barrier or signal is needed.
 //
-// A call is an exchange between the blocks that have the same index on all ranks. Each block calls send() or
-// broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make the same calls in
-// the same order. A message is received in the call in which it was sent. Sources and destinations need no
-// alignment.
+// A call is one exchange between the blocks that have the same index on all ranks. In a call, each block
+// executes send() or broadcast(), then receive() or receive_reduce(), then turn() or finish(). All ranks make
+// the same calls in the same order. A message is received in the call in which it was sent. Sources and
+// destinations need no alignment.
 //
 //   LowLatency<> exchange(workspace, block_index());
 //   status = exchange.begin(group);
@@ -22,21 +22,23 @@
 // No barrier is needed between calls, for the following reason. For each block, every member has four slots
 // in the memory of every other member, and call k uses slot k % 4. Four slots are enough if the kernel
 // follows two rules. First, in each call, every rank receives a message (which may be empty) from every other
-// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence orders
-// the rank's reading and emptying of slots before its next sends. Suppose rank p starts to write the
+// rank. Second, each rank executes a fence or ends its kernel at least once every two calls. The fence makes
+// sure that the rank has read and emptied its slots before it sends again. Suppose rank p starts to write the
 // packets of call k+4 into its slot at rank q. Let f be the last call before rank p's most recent fence:
 //   1. Call k+4 is the first or the second call after that fence, so f is k+3 or k+2.
 //   2. Rank p has finished call f, so it has received q's message of call f.
 //   3. Rank q sent this message at least two calls after call k. By the second rule, q executed a fence
 //      between emptying the slot of call k and sending this message.
 //   4. So the packets of call k are no longer in the slot that p writes now, because q has emptied the slot.
+//
 // A rank may send its message of the next call, or a part of it, before it has received the messages of the
-// current call. Pass the number of such calls, 1, as `ahead` to turn(), which then executes a fence in every
-// call. Assume that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p
-// has received q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after
-// a fence that follows the emptying of the slot of call k. So step 4 holds.
+// current call. In this case, pass 1 as `ahead` to turn(), which then executes a fence in every call. Assume
+// that p sends a part of call k+4 during call k+3. Before its fence at the start of call k+3, p has received
+// q's message of call k+2. Even if q sent that message ahead, q sent it during call k+1, after a fence that
+// follows the emptying of the slot of call k. So step 4 holds.
+//
 // In some exchanges, such as a broadcast by one rank or a ring, a rank does not receive from every other
-// rank. After such a call, pass Heard::kSome to turn() or finish(). This adds a barrier, from which
+// rank. After such a call, pass Heard::kSome to turn() or finish(). Heard::kSome adds a barrier, from which
 // step 3 follows. A kernel that breaks the rules reads wrong data, or waits for overwritten data until the
 // timeout.
 #ifndef VERBENA_DEVICE_LOW_LATENCY_CUH
@@ -48,10 +50,10 @@
 
 namespace verbena::device {
 
-// Says whether each rank has received a message from every other rank in a call.
+// Says whether, in a call, each rank has received a message from every other rank, or only from some ranks.
 enum class Heard : uint8_t { kEverybody, kSome };
 
-// Limits the total time that a thread spends in waits. Reads the clock only once a wait has taken
+// Limits the total time that a thread spends in waits. Reads the clock only after a wait has taken
 // kDefaultSpinsPerCheck polls.
 class Patience {
  public:
@@ -84,12 +86,14 @@ class LowLatency {
   using Data = Packet::Data;
   // Number of polls after which the fast path gives up on a packet.
   static constexpr uint32_t kPollsAtOnce = 64;
-  // Max number of calls in flight at the same time, which is half of the slots from one member to another.
+  // Max number of calls in flight at the same time, which is half of the number of slots from one member to
+  // another.
   static constexpr uint32_t kCallsAtOnce = kSymmTurns / 2;
 
-  // Constructed by all threads of the calling group.
+  // All threads of the calling group construct the object.
   // @param workspace  must outlive this object
-  // @param block  index below the workspace's number of blocks; no other group may use it at the same time
+  // @param block  index below the workspace's number of blocks; no other group may use this index at the same
+  //               time
   VERBENA_DEVICE LowLatency(const SymmWorkspace<Context>& workspace, uint32_t block)
       : workspace_(workspace),
         context_(workspace.context),
@@ -112,15 +116,16 @@ class LowLatency {
   VERBENA_DEVICE uint32_t block() const { return block_; }
 
   // Begins the first call of a kernel, or the first `calls` calls if several calls are in flight at the same
-  // time (see `ahead` below). Earlier kernels that use the same block of the workspace must have finished.
+  // time. Earlier kernels that use the same block of the workspace must have finished.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus begin(const Group& group = {}, uint32_t calls = 1) {
     if (const SymmStatus status = check(); status != SymmStatus::kDone) return status;
     load_epoch(calls);
     return conclude(group, trouble());
   }
-  // The two steps of begin(). Only load_epoch() must come after the wait for earlier kernels. If trouble() is
-  // not 0 afterwards, the thread must not send or receive, and must pass trouble() to conclude().
+  // check() and load_epoch() are the two steps of begin(). Only load_epoch() must come after the wait for
+  // earlier kernels. If trouble() is not 0 afterwards, the thread must not send or receive, and must pass
+  // trouble() to conclude().
   [[nodiscard]] VERBENA_DEVICE SymmStatus check() const {
     if (block_ >= blocks_.count || blocks_.slot_bytes == 0) return SymmStatus::kInvalid;
     return context_.has_remote != 0 ? SymmStatus::kUnreachable : SymmStatus::kDone;
@@ -133,7 +138,7 @@ class LowLatency {
   }
 
   // Begins the next call, or the next `calls` calls, of the same kernel.
-  // @param ahead  1 if messages of the call after these are sent ahead, otherwise 0
+  // @param ahead  1 if the kernel sends messages of the following call during these calls, otherwise 0
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus turn(const Group& group = {}, Heard heard = Heard::kEverybody,
                                                uint32_t calls = 1, uint32_t ahead = 0) {
@@ -142,9 +147,9 @@ class LowLatency {
     unfenced_calls_ = heard == Heard::kSome ? 0 : unfenced_calls_ + calls_;
     calls_ = calls;
     if (unfenced_calls_ + calls + ahead > kCallsAtOnce) {
-      // Orders the reading and emptying of slots by all threads before their next sends. A send by one thread
-      // may overwrite a slot that another thread reads. Therefore the group must sync before the fence (which
-      // receive() has done) and after the fence.
+      // Orders the reading and emptying of slots by all threads before the next packets that any thread
+      // sends. Once a peer has received these packets, the peer may overwrite the slots. Therefore the group
+      // must sync before the fence (which receive() has done) and after the fence.
       fence<Order::kAcquireRelease, Scope::kSystem>();
       group.sync();
       unfenced_calls_ = 0;
@@ -189,7 +194,7 @@ class LowLatency {
     return SymmStatus::kDone;
   }
 
-  // Receives the message of one other member. The length must equal the length that was sent.
+  // Receives the message of one other member. The length must equal the length of the sent message.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus receive(int32_t peer, void* destination, uint64_t length_bytes,
                                                   const Group& group = {}) const {
@@ -227,8 +232,8 @@ class LowLatency {
   // contains the packet's sender. Call conclude() after receiving. When conclude() returns, all packets of
   // the group have been read.
 
-  // Packets of several members, in rank order. If kRanks is 0, these are packets of up to 4 members,
-  // otherwise of all members.
+  // Packets of several members, in rank order: of up to 4 members if kRanks is 0, and otherwise of all
+  // members.
   template <int kRanks>
   struct Addends {
     static constexpr int32_t kMaxCount = kRanks == 0 ? 4 : kRanks;
@@ -335,14 +340,14 @@ class LowLatency {
       data[i] = reduce.template finish<Data>(sums[i], kRanks == 0 ? context_.team_size : kRanks);
     return true;
   }
-  // ---- Exchanges in which every member sends to every member, including itself. So a thread keeps no data
-  // in registers while it waits, and this rank's packet is not a special case. Data that needs notes
-  // (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases are not
-  // inlined and take their arguments by value, which keeps the loops short and the loops' variables in
-  // registers.
+  // ---- Exchanges in which every member sends to every member. A rank also sends to itself, so a thread
+  // keeps no data in registers while it waits, and the rank's own packet is not a special case. Data that
+  // needs notes (packet.cuh) is rare, and so are delayed packets. The functions that handle these two cases
+  // are not inlined and take their arguments by value, which keeps the loops short and the loops' variables
+  // in registers.
 
   // The reason why a packet did not arrive: the low 8 bits are a WaitResult, and the higher bits are the
-  // sender. The value is 0 if the packet arrived.
+  // sender. The value is 0 if the packet has arrived.
   using Trouble = uint32_t;
   // Returns a value other than 0 if the team had failed before load_epoch(). A peer may set the failure word
   // at any moment, so threads of a group may get different results, which conclude() combines.
@@ -489,21 +494,22 @@ class LowLatency {
       return true;
     });
   }
-  // Return the slot in the memory of `peer` that this rank writes, and the slot in the memory of this rank
-  // that `peer` writes. Callers use the slots to access packets directly.
+  // find_slot_at() returns the slot in the memory of `peer` that this rank writes. find_slot_of() returns the
+  // slot in the memory of this rank that `peer` writes. Callers use the slots to access packets directly.
   VERBENA_DEVICE char* find_slot_at(int32_t peer, uint32_t ahead = 0) const {
     return detail::shift(find_own_slot(ahead), detail::get_delta(context_, peer));
   }
   VERBENA_DEVICE char* find_slot_of(int32_t peer, uint32_t ahead = 0) const { return find_slot(peer, ahead); }
-  // Returns the number of bytes of a slot that contain packets. The packets' notes follow these bytes.
+  // Returns the size, in bytes, of the part of a slot that contains packets. The notes of the packets follow
+  // this part.
   VERBENA_DEVICE uint64_t data_bytes() const {
     return slot_bytes_ / (Packet::kBytes + Packet::kNoteBytes) * Packet::kBytes;
   }
   VERBENA_DEVICE char* find_note(char* slot, uint32_t index) const {
     return slot + data_bytes() + index * Packet::kNoteBytes;
   }
-  // Returns the combined result of all threads of the group. The result covers the threads' waits, and a
-  // failure of the team before the kernel started.
+  // Returns the combined result of all threads of the group. The result includes the waits of the threads,
+  // and a failure of the team before the kernel started.
   // @param have_come  false if a wait of this thread timed out
   template <typename Group>
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude(const Group& group, bool have_come,
@@ -523,8 +529,8 @@ class LowLatency {
   VERBENA_DEVICE char* find_slot(int32_t source, uint32_t ahead) const {
     return find_turn(slots_, ahead) + static_cast<uint32_t>(source) * slot_bytes_;
   }
-  // Returns the local slot at the same offset as the slots that this rank writes in the memory of other
-  // ranks.
+  // This rank writes slots in the memory of other ranks. Returns the slot at the same offset in this rank's
+  // own memory.
   VERBENA_DEVICE char* find_own_slot(uint32_t ahead) const { return find_turn(own_slots_, ahead); }
   VERBENA_DEVICE char* find_turn(char* slots, uint32_t ahead) const {
     return slots + static_cast<uint32_t>(epoch_ + ahead) % kSymmTurns * turn_bytes_;
@@ -648,7 +654,7 @@ class LowLatency {
     if (!exchange.receive_packet(member, index, patience, late.data)) late.trouble = patience.trouble();
     return late;
   }
-  // A value of `to` that stands for all members.
+  // A value of send_slowly()'s parameter `to` that stands for all members.
   static constexpr int32_t kAll = -1;
   VERBENA_DEVICE_FAR static void send_slowly(const SymmWorkspace<Context>& workspace, uint32_t block,
                                              uint64_t epoch, uint32_t index, Data stored, int32_t to = kAll) {
@@ -666,8 +672,8 @@ class LowLatency {
     return kRanks != 0 && kRanks <= kSymmInlineDeltas ? context_.inline_deltas[member]
                                                       : detail::get_delta(context_, member);
   }
-  // Calls `body(delta)` for each other member, with the member's delta in bytes. Each rank begins with a
-  // different member.
+  // Calls `body(delta)` for each other member. `delta` is the distance in bytes from this rank's memory to
+  // the member's memory. Each rank begins with a different member.
   template <int kRanks, typename Body>
   VERBENA_DEVICE void for_peers(const Body& body) const {
     const int32_t size = kRanks == 0 ? context_.team_size : kRanks;
@@ -697,8 +703,8 @@ class LowLatency {
   const SymmWorkspace<Context>& workspace_;
   const Context& context_;
   const SymmBlocks& blocks_;
-  // Addresses of the block's slots. They are computed early, so that later only the offset of the epoch must
-  // be added.
+  // Addresses of the block's slots. The constructor computes them early, so that later only the offset of the
+  // epoch must be added.
   uint64_t slot_bytes_, turn_bytes_;
   char *slots_, *own_slots_;
   uint64_t* epoch_word_;

@@ -18,7 +18,8 @@ inline constexpr int kHardwareBarriers = 16;  // per block
 #define VERBENA_READ(value, special) asm("mov.u32 %0, %%" special ";" : "=r"(value))
 namespace detail {
 
-// Converts a three-dimensional index to a one-dimensional index, in the order in which CUDA numbers lanes.
+// Converts a three-dimensional index to a one-dimensional index, in the order in which CUDA assigns threads
+// to lanes.
 VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t width, uint32_t height) {
   return x + width * (y + height * z);
 }
@@ -27,7 +28,7 @@ VERBENA_DEVICE uint32_t flatten(uint32_t x, uint32_t y, uint32_t z, uint32_t wid
 #endif
 
 // Returns `value`, and makes the compiler compute it at this point and keep it in a register. Without this
-// call, the compiler may move the computation to the place where the value is used, which may be after a
+// call, the compiler may move the computation to the point where the value is used, which may be after a
 // wait.
 template <typename T>
 VERBENA_DEVICE T keep(T value) {
@@ -169,8 +170,8 @@ VERBENA_DEVICE void await_cluster() {
 }
 
 // Returns the address of the same variable in the shared memory of another block of the cluster. Sync the
-// cluster before the first access, to be sure that every block has started, and again after the last access,
-// so that no block exits while another block still accesses its memory.
+// cluster before the first access, so that every block has started. Sync the cluster again after the last
+// access, so that no block exits while other blocks access its memory.
 template <typename T>
 VERBENA_DEVICE T* find_in_cluster(T* address, uint32_t block) {
 #if VERBENA_EMULATED
@@ -201,8 +202,8 @@ VERBENA_DEVICE void sync_named(int barrier, int count_threads) {
 #if VERBENA_EMULATED
 namespace detail {
 
-// Combines votes in one word per barrier. `meet` waits in the barrier. Its first call makes sure that all
-// threads have read the votes of the previous round.
+// Combines votes in one word per barrier. `meet` waits in the barrier. The first call of `meet` makes sure
+// that all threads have read the votes of the previous round.
 template <typename Meet>
 VERBENA_DEVICE bool meet_and_vote(int barrier, bool vote, const Meet& meet) {
   static const char key = 0;
@@ -261,7 +262,7 @@ VERBENA_DEVICE bool sync_named_any(int barrier, int count_threads, bool vote) {
 // In the functions from sync_warp() to elect_one(), `lanes` is a mask of lanes. All lanes of the mask must
 // make the call, with the same mask.
 
-// Waits until all lanes of the mask have called.
+// Waits until all lanes of the mask have made this call.
 VERBENA_DEVICE void sync_warp(uint32_t lanes = kFullWarp) {
 #if VERBENA_EMULATED
   emulation::sync_warp(lanes);
@@ -304,7 +305,7 @@ VERBENA_DEVICE uint32_t ballot(uint32_t lanes, bool vote) {
   return result;
 }
 
-// Returns the bitwise OR of the values of all lanes of the warp. All lanes must call it.
+// Returns the bitwise OR of the values of all lanes of the warp. All lanes must make the call.
 VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #if VERBENA_PTX && VERBENA_ARCH >= 800
   uint32_t result;
@@ -317,7 +318,7 @@ VERBENA_DEVICE uint32_t combine_bits(uint32_t bits) {
 #endif
 }
 
-// Returns the inclusive prefix sum over the lanes of a warp. All lanes must call it.
+// Returns the inclusive prefix sum over the lanes of a warp. All lanes must make the call.
 VERBENA_DEVICE uint32_t add_up_lanes(uint32_t value, uint32_t lane) {
   VERBENA_UNROLL
   for (int distance = 1; distance < kWarpLanes; distance *= 2) {
@@ -347,9 +348,8 @@ VERBENA_DEVICE bool elect_one(uint32_t lanes = kFullWarp) {
 // Programmatic dependent launch (sm_90). wait_for_earlier_grids() returns when the earlier grids of the
 // stream have ended and their writes are visible. Before this call, a kernel must not write memory, and must
 // not read memory that earlier grids may write. let_next_grid_start() lets the next grid of the stream start
-// once every block has called this function or has ended. On older GPUs, and in kernels that are launched
-// without programmatic dependent launch, both functions do nothing, because a grid starts only after the
-// earlier grids have ended.
+// once every block has called this function or has ended. On older GPUs, and without programmatic dependent
+// launch, both functions do nothing, because a grid starts only after the earlier grids have ended.
 VERBENA_DEVICE void wait_for_earlier_grids() {
 #if VERBENA_PTX && VERBENA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -378,7 +378,7 @@ VERBENA_DEVICE uint64_t clock_ns() {
 }
 
 // Pauses this warp for about `nanoseconds` ns, so that other warps of the SM can run. The pause may take
-// twice as long. It takes at most 1 ms.
+// twice as long, but at most 1 ms.
 VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #if VERBENA_EMULATED
   emulation::pause(nanoseconds);
@@ -389,9 +389,9 @@ VERBENA_DEVICE void pause(uint32_t nanoseconds) {
 #endif
 }
 
-// Waits for the earlier kernels of the stream. A kernel calls it before the first access to memory that these
-// kernels may write or read. With programmatic dependent launch, the work before the call overlaps with the
-// earlier kernels.
+// Waits for the earlier kernels of the stream. A kernel calls this function object before its first access to
+// memory that these kernels may write or read. With programmatic dependent launch, the kernel's work before
+// this call overlaps with the earlier kernels.
 struct GridStart {
   uint32_t programmatic_launch = 0;  // 1 if the stream's next kernel may start early
   // For tests: pauses before the wait for earlier grids, and after the trigger.

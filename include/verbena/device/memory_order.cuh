@@ -2,11 +2,12 @@
 // host or a NIC may access at the same time. On the host, these functions call the functions of emulation.h.
 //
 // Addresses must be aligned to the size of the access. Addresses are generic by default. With Space::kGlobal,
-// which is slightly faster, addresses must point to global memory (of this GPU, of a peer, or mapped host
-// memory). An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte accesses
-// with the same order. Any thread may call these functions, unless a comment says that a whole warp or block
-// must call them. Combinations of orders, scopes and cache hints that PTX does not have do not compile. Below
-// sm_90, a cluster consists of one block, and cluster scope is compiled as the wider .gpu scope.
+// which is slightly faster, addresses must point to global memory: memory of this GPU or of a peer, or mapped
+// host memory. An access of up to 8 bytes is single-copy atomic. A 16-byte access consists of two 8-byte
+// accesses with the same order. Any thread may call these functions, unless a comment says that a whole warp
+// or block must call them. Combinations of orders, scopes and cache hints that PTX does not have do not
+// compile. Below sm_90, a cluster consists of one block, and cluster scope is compiled as the wider .gpu
+// scope.
 #ifndef VERBENA_DEVICE_MEMORY_ORDER_CUH
 #define VERBENA_DEVICE_MEMORY_ORDER_CUH
 
@@ -17,8 +18,9 @@
 
 namespace verbena::device {
 
-// Cache hints. Non-coherent loads (ld.global.nc) work on global memory only. Use them only for bytes that do
-// not change while the kernel runs, because no acquire makes such a load see new values.
+// Cache hints. Non-coherent loads (ld.global.nc) work on global memory only. Use these loads only for bytes
+// that do not change while the kernel runs, because such a load may return an old value even after an
+// acquire.
 enum class Cache : uint8_t {
   kDefault,
   kNoAllocate,
@@ -76,8 +78,9 @@ inline constexpr bool kIsNonCoherent = cache == Cache::kNonCoherent || cache == 
 #else
 #define VERBENA_CLUSTER_SCOPE ".gpu"
 #endif
-// Each of these macros appends the suffix for a template parameter of the enclosing function to an opcode,
-// and continues with the macro `next`. The macro `leaf` writes the instruction.
+// Each of these macros appends a suffix to an opcode, and passes the opcode to the macro `next` or `leaf`.
+// The suffix depends on a template parameter of the enclosing function. The macro `leaf` writes the
+// instruction.
 #define VERBENA_BY_SCOPE(next, leaf, opcode)       \
   if constexpr (scope == Scope::kBlock) {          \
     next(leaf, opcode ".cta");                     \

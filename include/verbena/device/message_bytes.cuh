@@ -1,6 +1,6 @@
 // Reads and writes the bytes of a message in the caller's tensor, packet by packet. The tensor needs no
-// alignment and may have any length. It is either contiguous or made of contiguous rows with a stride between
-// them. Aligned parts of the tensor are accessed in whole vectors.
+// alignment and may have any length. The tensor is either contiguous, or consists of contiguous rows with a
+// stride. Aligned parts of the tensor are accessed in whole vectors.
 #ifndef VERBENA_DEVICE_MESSAGE_BYTES_CUH
 #define VERBENA_DEVICE_MESSAGE_BYTES_CUH
 
@@ -9,8 +9,8 @@
 namespace verbena::device {
 
 // A message that is stored in rows of row_bytes bytes each. The stride between the starts of rows is
-// stride_bytes. The message starts at byte `first` of the rows' data, where gaps between rows are not
-// counted. If row_bytes equals stride_bytes, the bytes are contiguous.
+// stride_bytes. The message starts at byte `first` of the rows' data; `first` does not count the gaps between
+// rows. If row_bytes equals stride_bytes, the bytes are contiguous.
 struct Rows {
   char* begin;
   uint64_t row_bytes, stride_bytes;
@@ -56,9 +56,9 @@ VERBENA_DEVICE char* find_part(char* place, uint64_t offset, uint64_t) {
   return place + offset;
 }
 
-// Load and store a Part byte by byte. This is needed if a single access is not possible because the part is
-// not aligned to its size, or if the part extends past the end of the message. These functions are not
-// inlined, which keeps the fast path short. Bytes after the end of the message are loaded as 0.
+// Load and store a Part byte by byte, if the part is not contiguous, is not aligned to its size, or extends
+// past the end of the message. These functions are not inlined, which keeps the fast path short. Bytes after
+// the end of the message are loaded as 0.
 template <typename Part, typename Place>
 VERBENA_DEVICE_FAR Part load_by_bytes(const Place source, uint32_t offset, uint32_t length_bytes) {
   Part part = 0;
@@ -140,9 +140,9 @@ VERBENA_DEVICE char* find_vectors(const Rows& place) {
 
 }  // namespace detail
 
-// A message in memory that is accessed packet by packet. The message needs no alignment. Bytes after its end
-// are loaded as 0. If the message is contiguous and aligned to 16 bytes, each packet takes one load or store.
-// Otherwise each packet takes a function call.
+// A message in memory that is accessed packet by packet. The message needs no alignment. Bytes after the end
+// of the message are loaded as 0. If the message is contiguous and aligned to 16 bytes, each packet takes one
+// load or store. Otherwise each packet takes a function call.
 template <typename Place>
 class MessageBytes {
  public:

@@ -25,7 +25,7 @@ VERBENA_DEVICE void fence_multicast() {
 namespace detail {
 
 #if VERBENA_EMULATED
-// Calls `body(place)` with the address of the memory of each GPU of the group.
+// Calls `body(place)` once for each GPU of the group, with the address of that GPU's memory.
 template <typename T, typename Body>
 void at_each_place(T* address, const Body& body) {
   constexpr size_t kMaxCount = 64;
@@ -159,8 +159,8 @@ VERBENA_DEVICE void multimem_add(T* address, detail::Same<T> value) {
 #endif
 }
 
-// The next functions take 16 bytes of float, Half or Bfloat16 elements, aligned to 16 bytes. The switch adds
-// the elements in float, in an order that the switch chooses, and rounds once.
+// The next functions take 16 bytes of float, Half or Bfloat16 elements, aligned to 16 bytes. The NVLink
+// switch adds the elements in float, in an order that the switch chooses, and rounds once.
 #define VERBENA_MULTICAST_NUMBER(T)                                                  \
   static_assert(__is_same(T, float) || __is_same(T, Half) || __is_same(T, Bfloat16), \
                 "verbena: switches can add only float, Half and Bfloat16")

@@ -89,9 +89,10 @@ VERBENA_DEVICE void ncclNetDeviceUnpack(State& state, const Group& group, Copy& 
 }
 
 // Receives a message: waits for the message in the next slot, and unpacks it. All threads of the group call
-// this function and get the same result. An abort, a timeout, a count out of range or a queue without a
-// handle is reported as an error, and makes all later receives return immediately. A failed receive does not
-// advance the head, so the next receive, in this launch or a later one, waits for the same message.
+// this function and get the same result. The function reports an abort, a timeout, a count out of range or a
+// queue without a handle as an error. After such an error, all later receives return immediately. A failed
+// receive does not advance the head, so the next receive, in this launch or a later one, waits for the same
+// message.
 template <typename State, typename Group, typename Copy>
 VERBENA_DEVICE WaitResult receive_message(State& state, const Group& group, Copy& copy, uint32_t group_index,
                                           uint32_t index, void* data) {

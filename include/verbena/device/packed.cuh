@@ -7,7 +7,7 @@
 // Rounding is to nearest even. Values too large for a half or a bfloat16 become infinite. Values too large
 // for e4m3 or e5m2, including infinities, become the largest finite value (448 or 57344). NaNs become 0x7fff
 // or 0x7f. Conversions use PTX instructions where these exist, and otherwise arithmetic (e4m3 and e5m2 below
-// sm_89, bfloat16 below sm_80, and on the host). Both give the same bits.
+// sm_89, bfloat16 below sm_80, and on the host). PTX and arithmetic give the same bits.
 #ifndef VERBENA_DEVICE_PACKED_CUH
 #define VERBENA_DEVICE_PACKED_CUH
 
@@ -48,7 +48,8 @@ struct SmallFloat {
   static constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
   static constexpr uint32_t kLargest = (kHasInfinity ? kInfinity : kNan) - 1;
   static constexpr uint32_t kOverflow = kSaturates ? kLargest : kInfinity;
-  // The bias of a float minus the bias of this type, at the position of a float's exponent.
+  // The exponent bias of a float minus the exponent bias of this format, at the position of a float's
+  // exponent.
   static constexpr uint32_t kRebias = static_cast<uint32_t>(128 - (1 << (kExponent - 1))) << 23;
   static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);  // as the bits of a float
   // The bits of a float that is a power of two. Adding this float to a value rounds the value to a multiple
@@ -72,7 +73,7 @@ struct SmallFloat {
     const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
     const uint32_t sign = bits >> 31 << (kBits - 1);
     if (magnitude > 0x7f800000u) return kNan;
-    // Adds half of the last bit. If the value is even, adds one less, so that ties round to even.
+    // Adds half of the last bit that is kept. If this bit is 0, adds one less, so that ties round to even.
     const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1);
     uint32_t result = (rounded - kRebias) >> kShift;
     if (magnitude < kSmallestNormal) {
@@ -123,13 +124,13 @@ VERBENA_DEVICE void widen_halves(uint32_t word, float* numbers) {
       : "=f"(numbers[0]), "=f"(numbers[1])
       : "r"(word));
 }
-// The first source operand becomes the upper half of the result.
+// The instruction puts its first source operand into the upper half of the result.
 #if VERBENA_ARCH >= 800
 #define VERBENA_NARROW_PAIR(type) \
   asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(numbers[1]), "f"(numbers[0]))
 #endif
 #if VERBENA_ARCH >= 890
-// Converts 8-bit elements to halves first, which represent all of them exactly.
+// Converts 8-bit elements to halves first, because a half can represent every 8-bit element exactly.
 #define VERBENA_WIDEN_BYTES(type)                                                      \
   uint32_t low, high;                                                                  \
   asm("{\n\t.reg .b16 first, second;\n\tmov.b32 {first, second}, %2;\n\t"              \

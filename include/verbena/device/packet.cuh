@@ -47,7 +47,7 @@ struct Packet {
   VERBENA_DEVICE static Data mask(const Data& data) {
     return {data.x ^ kSentinel, data.y, data.z ^ kSentinel, data.w};
   }
-  // Returns whether both halves have arrived and neither needs a note.
+  // Returns whether both halves have arrived and need no note.
   VERBENA_DEVICE static bool is_plain(const Data& stored) {
     // FAULT(second_half_is_not_looked_at)
     return static_cast<int>(stored.x > kNoted) & static_cast<int>(stored.z > kNoted);  // no branch
@@ -57,8 +57,8 @@ struct Packet {
     if (is_plain(stored)) return send_plain(there, stored);
     send_noted(there, note, stored, epoch);
   }
-  // Sends data that needs a note. If the masked first word of half i is 0 or 1, bit i of the note contains
-  // it. The higher bits of the note contain the number of the call.
+  // Sends data that needs a note. If the stored first word of half i would be 0 or 1, bit i of the note
+  // contains this word. The higher bits of the note contain the number of the call.
   VERBENA_DEVICE static void send_noted(char* there, char* note, Data stored, uint64_t epoch) {
     detail::send_bits(note, epoch << 2 | uint64_t{stored.z & 1} << 1 | (stored.x & 1));
     if (stored.x <= kNoted) stored.x = kNoted;
@@ -78,7 +78,7 @@ struct Packet {
     return true;
   }
   // Returns the data of a packet that has arrived, and sets the packet to 0. This store must be strong, like
-  // the sender's store, because nothing but the packet's value orders the two stores.
+  // the sender's store, because only the packet's value orders the two stores.
   VERBENA_DEVICE static Data take(const Data& stored, char* here) {
     empty(here);
     return mask(stored);

@@ -1,6 +1,6 @@
-// Distributes the work of unpacking a message over the warps of a group, for unpack.cuh. A batch of
-// descriptors is loaded into shared memory and split into pieces. A prefix sum numbers the pieces of the
-// batch, and each warp copies its share of the pieces.
+// Distributes the work of unpacking a message over the warps of a group, for unpack.cuh. The group loads a
+// batch of descriptors into shared memory, splits the descriptors into pieces, and numbers the pieces by a
+// prefix sum. Each warp then copies its share of the pieces.
 #ifndef VERBENA_DEVICE_PIECE_WALK_CUH
 #define VERBENA_DEVICE_PIECE_WALK_CUH
 
@@ -9,8 +9,8 @@
 
 namespace verbena::device {
 
-// The number of pieces of a warp's descriptors: `rows` if the descriptors are split into single rows,
-// `pieces` if they are split into pieces of full size.
+// The number of pieces of a warp's descriptors: `rows` if the descriptors are split into single rows (of
+// kRowBytes each), `pieces` if they are split into pieces of full size.
 struct StagedCounts {
   uint32_t rows, pieces;
 };
@@ -46,10 +46,10 @@ VERBENA_DEVICE uint32_t get_capacity(const Group& group) {
 // The pieces of a batch. All threads of the group have the same values.
 struct Batch {
   uint32_t pieces;       // number of pieces
-  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first piece of a descriptor also has the head
+  uint32_t piece_shift;  // a piece has 2^piece_shift bytes; the first piece of a descriptor has up to 15 more
 };
 
-// Writes `count` descriptors to the scratch and numbers their pieces. Thread i passes descriptor i. If a
+// Writes `count` descriptors to shared memory and numbers their pieces. Thread i passes descriptor i. If a
 // batch has fewer than half as many pieces as there are warps, the batch is split into single rows instead.
 template <int kPieceShift, int kBatch, typename Group>
 VERBENA_DEVICE Batch stage_batch(const Group& group, UnpackScratch<kBatch>& scratch, LoadMeta mine,
@@ -99,11 +99,11 @@ class PieceWalk {
 
   VERBENA_DEVICE bool has_next() const { return next_ < batch_.pieces; }
 
-  // Returns the next piece; has_next() must be true. All lanes call it.
+  // Returns the next piece; has_next() must be true. All lanes make the call.
   VERBENA_DEVICE CopyPiece take() {
     const uint32_t lane = device::lane();
     for (;;) {
-      // Each lane looks at one of the next 32 descriptors, and reads the number of its first piece. The
+      // Each lane reads, for one of the next 32 descriptors, the number of the descriptor's first piece. The
       // descriptors that start at or before the wanted piece are in consecutive lanes, starting with lane 0.
       const uint32_t begun = ballot(kFullWarp, scratch_.first_piece[descriptor_ + 1 + lane] <= next_);
       descriptor_ += static_cast<uint32_t>(__builtin_popcount(begun));

@@ -1,9 +1,9 @@
-// Detects the compiler of the device library, and defines the attributes of its functions. Three kinds of
+// Detects the compiler, and defines the attributes of the device library's functions. Three kinds of
 // compilers compile the same source:
 //   nvcc, or clang with CUDA's headers      kernels of an application
 //   clang -x cuda without any headers       LLVM bitcode, PTX without a toolkit (VERBENA_FREESTANDING)
 //   any C++17 compiler                      the host: an emulated GPU, see emulation.h (VERBENA_EMULATED)
-// Apart from backends/, no header of the library includes CUDA's headers. NVRTC needs
+// Apart from backends/, no header of the library includes CUDA's headers. To compile with NVRTC, define
 // VERBENA_NO_STANDARD_HEADERS and the types of <stdint.h>.
 #ifndef VERBENA_DEVICE_PLATFORM_CUH
 #define VERBENA_DEVICE_PLATFORM_CUH
@@ -45,8 +45,8 @@
 #define VERBENA_DEVICE inline
 #define VERBENA_DEVICE_FAR inline
 #endif
-// VERBENA_DEVICE_FAR marks templates that are not inlined. They are slow paths, which are rare or wait for
-// PCIe. If they were inlined, they would make the fast paths use more registers and code. There is one
+// VERBENA_DEVICE_FAR marks templates that are not inlined. These templates are slow paths, which are rare or
+// wait for PCIe. Inlined slow paths would make the fast paths use more registers and code. There is one
 // exception: bitcode for a single backend inlines everything. Bitcode for several backends
 // (VERBENA_BITCODE_CALLS) does not inline these templates, because the slow paths of all backends together
 // would slow down the fast paths.
@@ -59,8 +59,8 @@
 #define VERBENA_ARCH 0
 #endif
 
-// 1 if device instructions may be used. The host pass of nvcc must not use them, because it only parses the
-// bodies of device functions.
+// 1 if device instructions may be used. The host pass of nvcc must not use device instructions, because it
+// only parses the bodies of device functions.
 #if !VERBENA_EMULATED && VERBENA_ARCH > 0
 #define VERBENA_PTX 1
 #else
@@ -79,7 +79,8 @@
 namespace verbena::device {
 
 // If VERBENA_DEVICE_FAULTS is defined, tests can inject faults into kernels. If VERBENA_DEVICE_PROBES is
-// defined, kernels count their symm_* calls for profilers. Without these macros, no instruction is added.
+// defined, kernels count their symm_* calls for profilers. Without these macros, kernels have no additional
+// instructions.
 #ifdef VERBENA_DEVICE_FAULTS
 inline constexpr bool kHasFaults = true;
 #else
@@ -94,7 +95,8 @@ inline constexpr bool kHasProbes = false;
 inline constexpr int kWarpLanes = 32;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
-// The memory orders and scopes of PTX. kWeak is for accesses that the program orders by other means.
+// The memory orders and scopes of PTX. kWeak is for accesses that the program orders by other means. kThreads
+// is for weak and volatile accesses, which have no scope in PTX.
 enum class Order : uint8_t { kWeak, kVolatile, kRelaxed, kAcquire, kRelease, kAcquireRelease, kSequential };
 enum class Scope : uint8_t { kThreads, kBlock, kCluster, kGpu, kSystem };
 enum class Operation : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCompareExchange };

@@ -14,8 +14,8 @@
 
 namespace verbena::device {
 
-// The deltas of all ranks. at() returns the address of a rank's memory at the same offset; for_each() calls
-// `body(rank)` for each rank.
+// The deltas (SymmContext::inline_deltas) of all ranks. at() returns the address of a rank's memory at the
+// same offset; for_each() calls `body(rank)` for each rank.
 template <int kRanks>
 class RankDeltas {
  public:

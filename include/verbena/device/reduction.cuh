@@ -208,8 +208,8 @@ struct ReduceAny {
   }
 };
 
-// A reduction for sums of float, half and bfloat16 only. It makes no function calls, because function calls
-// would spill registers.
+// A reduction for sums of float, half and bfloat16 only. The reduction makes no function calls, because
+// function calls would spill registers.
 struct ReduceFloats {
   DataType type;
   static constexpr Reduction reduction = Reduction::kSum;

@@ -1,5 +1,5 @@
-// RMSNorm of the rows of a tensor, by blocks or clusters. Optionally adds a residual before the norm and
-// quantises the output, as inference engines do between an all-reduce and the next matrix product:
+// RMSNorm of the rows of a tensor, by blocks or clusters. A residual can be added before the norm, and the
+// output can be quantised, as in inference engines between an all-reduce and the next matrix product:
 //
 //   h = x + residual              x: the row
 //   residual_out = h
@@ -30,15 +30,16 @@ enum class RowQuantisation : uint32_t {
   kFloat8BlockPower = 4,
   kFloat8BlockExponent = 5,
   kMxFloat8 = 6,          // e4m3; one E8M0 scale (one byte) per 32 elements
-  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4, the layout that tensor cores
-                          // read
+  kMxFloat8Swizzled = 7,  // kMxFloat8 with scales in tiles of 128 rows by 4 scales, the layout that tensor
+                          // cores read
   kInt8Token = 8,         // int8; one float scale per row: the row's largest magnitude / 127
 };
 
-// The memory of the quantised rows. The scale of block b of row r is element r * scale_row_stride + b *
-// scale_block_stride of `scales`. In kFloat8BlockExponent, a word contains the scales of four blocks, so b /
-// 4 replaces b in this formula. In kMxFloat8Swizzled, the scales are in the order of the tiles, and the
-// strides have no effect. Unused scales in the last word or tile are set to 0.
+// The memory of the quantised rows. A block is a group of elements that share a scale. The scale of block b
+// of row r is element r * scale_row_stride + b * scale_block_stride of `scales`. In kFloat8BlockExponent, a
+// word contains the scales of four blocks, so b / 4 replaces b in this formula. In kMxFloat8Swizzled, the
+// scales are in the order of the tiles, and the strides have no effect. Unused scales in the last word or
+// tile are set to 0.
 struct QuantisedRows {
   RowQuantisation kind = RowQuantisation::kNone;
   uint8_t* elements = nullptr;
@@ -64,7 +65,8 @@ struct RmsNorm {
   T* residual_out = nullptr;
   T* output = nullptr;
   uint64_t residual_in_stride = 0, residual_out_stride = 0, output_stride = 0;
-  // Number of columns after `hidden` that are set to 0 in `output` and in the quantised rows.
+  // Number of columns, after the first `hidden` columns, that are set to 0 in `output` and in the quantised
+  // rows.
   uint64_t padding = 0;
   QuantisedRows quantised{};
 };
@@ -72,20 +74,21 @@ struct RmsNorm {
 namespace detail {
 
 // The number of words through which the threads of a row combine their partial results. A warp processes the
-// row in pieces of 32 vectors. Word w combines the results of pieces w, w + kCountWords, and so on.
+// row in pieces of 32 vectors, one vector per lane. Word w combines the results of pieces w, w + kCountWords,
+// and so on.
 inline constexpr uint32_t kCountWords = 64;
 
-// A warp's partial result, for the other warps. A turn is one reduction over a row. If a cluster shares the
-// row, the word also contains the number of the turn, so that one store is enough and no barrier is needed. A
-// barrier of the cluster would be slow, because it waits for all stores of its threads, including stores to
-// peers.
+// A word with the partial result of a warp, which all warps of the row read. A turn is one reduction over a
+// row. If a cluster shares the row, the word also contains the number of the turn. Then one store publishes
+// the result, and no barrier is needed. A barrier of the cluster would be slow, because it waits for all
+// stores of the cluster's threads, including stores to peers.
 struct alignas(8) RowWord {
   uint32_t bits, turn;
 };
 
-// Returns two sets of words; consecutive turns alternate between the sets. Two sets are enough, because a
-// thread that has received all words of one turn knows that all threads have read the words of the previous
-// turn.
+// Returns two sets of words; consecutive reductions over a row (turns) alternate between the sets. Two sets
+// are enough, because a thread that has received all words of one turn knows that all threads have read the
+// words of the previous turn.
 VERBENA_DEVICE RowWord* find_row_words() {
   constexpr uint32_t kCount = 2 * kCountWords;
 #if VERBENA_EMULATED
@@ -115,20 +118,21 @@ struct ChooseLarger {
   VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
 };
 
-// RowOfBlock and RowOfCluster are the possible owners of a row: a block, or a cluster of blocks. A warp
-// publishes its partial results by put(), and all threads read them by take(). In a cluster, each block has a
-// copy of the words. The owner's number of warps must divide kCountWords. `word` is below 2 * kCountWords.
+// The owner of a row is either a block (RowOfBlock) or a cluster of blocks (RowOfCluster). A warp publishes
+// its partial results with put(), and all threads read these results with take(). In a cluster, each block
+// has a copy of the words. The owner's number of warps must divide kCountWords. `word` is below 2 *
+// kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;
   VERBENA_DEVICE static uint32_t thread() { return thread_index(); }
   VERBENA_DEVICE static uint32_t count_threads() { return threads_per_block(); }
   VERBENA_DEVICE void meet() const { sync_block(); }
-  // Stores the value of a warp. All lanes must pass the same value.
+  // Stores the partial result of a warp. All lanes must pass the same value.
   VERBENA_DEVICE void put(uint32_t word, float value, uint32_t) const {
     if (lane() == 0) store<Order::kWeak, Scope::kThreads>(&words_[word].bits, to_bits(value));
   }
-  // Loads a value. Call it after meet(). Returns true.
+  // Loads a value. Call take() after meet(). Returns true.
   VERBENA_DEVICE bool take(uint32_t word, uint32_t, float& value) const {
     value = from_bits(load<Order::kWeak, Scope::kThreads>(&words_[word].bits));
     return true;
@@ -137,8 +141,8 @@ class RowOfBlock {
  private:
   RowWord* words_ = find_row_words();
 };
-// In each turn, every warp puts a word for each of its pieces, even for pieces after the end of the row. So
-// no warp gets more than one turn ahead of another.
+// In each turn (a reduction over a row), every warp publishes a word for each of its pieces of the row,
+// including pieces after the end of the row. So no warp gets more than one turn ahead of another.
 class RowOfCluster {
  public:
   static constexpr bool kIsOfCluster = true;
@@ -146,8 +150,8 @@ class RowOfCluster {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
   VERBENA_DEVICE static uint32_t count_threads() { return blocks_per_cluster() * threads_per_block(); }
-  // Resets the words of this block. All threads call begin() before the first put(), and then await_others().
-  // After await_others(), the words of the other blocks are reset, too.
+  // Resets the words of this block. Before the first put(), all threads call begin() and then await_others().
+  // When await_others() returns, the other blocks have reset their words, too.
   VERBENA_DEVICE void begin() const {
     for (uint32_t i = thread_index(); i < 2 * kCountWords; i += threads_per_block())
       store<Order::kRelaxed, Scope::kCluster>(words_ + i, RowWord{0, 0});
@@ -175,8 +179,9 @@ class RowOfCluster {
   RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;
 };
 
-// Waits until all warps have put their words of a turn, and returns the combination of the first `count`
-// words. All threads get the same bits. For a cluster, returns -1 if a word is negative.
+// Waits until all warps have published their words of a turn (a reduction over the row), and returns the
+// combination of the first `count` words. All threads get the same bits. For a cluster, returns -1 if a word
+// is negative.
 template <typename Owner, typename Combine>
 VERBENA_DEVICE float combine_words(const Owner& owner, uint32_t turn, uint32_t count,
                                    const Combine& combine) {
@@ -208,7 +213,7 @@ struct RowVectors {
   }
 };
 
-// Quantises the output of a row and writes it.
+// Quantises the output of a row, and stores the quantised elements and their scales.
 template <typename T, typename Owner>
 class RowQuantiser {
  public:
@@ -228,7 +233,7 @@ class RowQuantiser {
   VERBENA_DEVICE bool has_row_scale() const {
     return to_.kind == RowQuantisation::kFloat8Token || to_.kind == RowQuantisation::kInt8Token;
   }
-  // Begins a row. All threads of the row make the call.
+  // Begins a row. All threads that share the row must call it.
   // @param largest  the largest magnitude of the thread's elements; used for formats with a scale per row
   VERBENA_DEVICE void begin(float largest) {
     if (to_.kind == RowQuantisation::kFloat8Tensor) {
@@ -246,8 +251,8 @@ class RowQuantiser {
       largest = choose_larger(largest, from_bits(to_bits(sums.sums[i]) & 0x7fffffffu));
     return largest;
   }
-  // Quantises and stores a vector. All lanes of a warp call this function together, even lanes whose vectors
-  // are after the end of the row.
+  // Quantises and stores a vector. All lanes of a warp call this function together, including the lanes whose
+  // vectors are after the end of the row.
   VERBENA_DEVICE void store_vector(uint64_t vector, const Elements& numbers) const {
     const float inverse = find_inverse(vector, numbers);
     const uint32_t count = vectors_.template count_elements<kElements>(vector);
@@ -277,7 +282,7 @@ class RowQuantiser {
       store<Order::kWeak, Scope::kThreads>(to + i, static_cast<uint8_t>(words[i / 4] >> i % 4 * 8));
   }
   // Sets `padding` elements after the row to 0. If the scales are in tiles, also sets the row's unused scales
-  // to 0. After the last row, this includes the scales of the missing rows of the last tile.
+  // to 0. For the last row, also sets the scales of the missing rows of the last tile to 0.
   VERBENA_DEVICE void pad(uint64_t padding) const {
     for (uint64_t i = vectors_.first; i < padding; i += vectors_.step)
       store<Order::kWeak, Scope::kThreads>(to_.elements + row_ * to_.row_bytes + vectors_.hidden + i,
@@ -304,8 +309,8 @@ class RowQuantiser {
                                            scale);
     return scale;
   }
-  // Returns the factor by which elements are multiplied before rounding. Also stores the scale of the block
-  // that contains the vector.
+  // Returns the factor by which elements are multiplied before rounding. If the format has a scale per block,
+  // also stores the scale of the block that contains the vector.
   VERBENA_DEVICE float find_inverse(uint64_t vector, const Elements& numbers) const {
     const RowQuantisation kind = to_.kind;
     const bool is_mx = kind == RowQuantisation::kMxFloat8 || kind == RowQuantisation::kMxFloat8Swizzled;
@@ -384,9 +389,9 @@ VERBENA_DEVICE bool is_vector(const T* address, uint64_t step, uint64_t alignmen
 }
 
 // Normalises rows, vector by vector. If n threads share a row, thread t processes vectors t, t + n, and so
-// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. Rows
-// with more vectors need a single block per row; the remaining vectors are loaded again in each pass. Outputs
-// are written in the last pass, so an output may be the same tensor as x.
+// on. A thread loads its first kKept vectors and their weights together, and keeps them in registers. If a
+// row has more vectors, the row must belong to a single block, and each pass loads the remaining vectors
+// again. Outputs are written in the last pass, so an output may be the same tensor as x.
 template <typename T, uint32_t kKept, typename Owner = RowOfBlock>
 class RowNorm {
  public:
@@ -417,9 +422,9 @@ class RowNorm {
   }
 
   // Normalises a row.
-  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. It is
-  //                  called once for each of the thread's first kKept vectors, and up to three times for each
-  //                  further vector
+  // @param load_sum  load_sum(vector) returns a vector of x, with zeros after the end of the row. RowNorm
+  //                  calls load_sum once for each of the thread's first kKept vectors, and up to three times
+  //                  for each further vector
   template <typename LoadSum>
   VERBENA_DEVICE void apply(uint64_t row, const LoadSum& load_sum) {
     // All loads are in flight at the same time.
@@ -431,7 +436,7 @@ class RowNorm {
     (void)finish(load_sum);
   }
   VERBENA_DEVICE Owner& owner() { return owner_; }
-  // load_addends(), add_kept() and finish() do the same as apply() in three steps, if x is in registers.
+  // load_addends(), add_kept() and finish() together do the same as apply(), for an x that is in registers.
   VERBENA_DEVICE void load_addends(uint64_t row) {
     row_ = row;
     residual_out_ = keep(norm_.residual_out + row * norm_.residual_out_stride);
@@ -454,7 +459,7 @@ class RowNorm {
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kElements; ++i) squares = multiply_add(h[i], h[i], squares);
       squares = combine_lanes(squares, kWarpLanes, AddFloats{});
-      // -1 reports missing data, which is possible because sums of squares are never negative.
+      // -1 reports missing data; a sum of squares is never negative.
       put_piece(vector, is_there ? squares : -1);
     });
     // The following stores overlap with the exchange of the words.
@@ -464,7 +469,8 @@ class RowNorm {
       factors_[k] = find_factors(weights_[k]);
     }
   }
-  // If x has not arrived in all blocks of the cluster, returns false and writes nothing more.
+  // Completes a row. Returns false, and writes nothing more, if x has not arrived in all blocks of the
+  // cluster.
   template <typename LoadSum>
   VERBENA_DEVICE bool finish(const LoadSum& load_sum) {
     const float squares = combine_words(owner_, turn_, count_words_, AddFloats{});
@@ -509,8 +515,8 @@ class RowNorm {
 
  private:
   using Quantiser = RowQuantiser<T, Owner>;
-  // Bits that say which tensors and options the norm has. They are computed before the wait for earlier
-  // kernels, so that the computation takes no extra time.
+  // Bits that say which tensors and options the norm has. The constructor computes these bits before the wait
+  // for earlier kernels, so that the computation takes no extra time.
   static constexpr uint32_t kAlignment = 1, kResidual = 2, kResidualOut = 4, kWeight = 8, kOutput = 16,
                             kRoundedSum = 32, kRoundedNormed = 64, kQuantised = 128, kPaddedOutput = 256;
   VERBENA_DEVICE bool has(uint32_t what) const { return (has_ & what) != 0; }
@@ -521,7 +527,7 @@ class RowNorm {
   struct Several {
     Elements of[kMaxKept];
   };
-  // Not inlined, which keeps the code of the common path contiguous.
+  // load_apart() and store_apart() are not inlined, which keeps the code of the common path contiguous.
   VERBENA_DEVICE_FAR static Elements load_apart(const T* from, uint32_t count) {
     Some numbers{};
     for (uint32_t i = 0; i < count; ++i) numbers.of[i] = load<Order::kWeak, Scope::kThreads>(from + i);
@@ -535,8 +541,8 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // If each row has one scale, one more reduction is needed, which takes a turn. No turn may be skipped,
-  // because its words would be mistaken for words of the next turn.
+  // If each row has one scale, one more reduction is needed, which takes a turn. Otherwise turn_ does not
+  // increase, because two consecutive reductions must use different sets of words (find_row_words).
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);
@@ -557,7 +563,7 @@ class RowNorm {
     return largest;
   }
 
-  // Puts the partial result of a warp for the 32 vectors that include `vector`.
+  // Publishes the partial result of a warp for the 32 vectors that include `vector`.
   VERBENA_DEVICE void put_piece(uint64_t vector, float value) const {
     const uint64_t piece = vector / kWarpLanes;
     const uint32_t word = find_first_word(turn_) + static_cast<uint32_t>(piece % kCountWords);
@@ -581,7 +587,7 @@ class RowNorm {
     }
     return pieces < kCountWords ? static_cast<uint32_t>(pieces) : kCountWords;
   }
-  // Returns whether any thread of the row has a k-th vector.
+  // Returns true if any thread of the row has a k-th vector.
   VERBENA_DEVICE bool is_kept(uint32_t k) const { return k * uint64_t{vectors_.step} < count_vectors_; }
   // Calls `body(vector, h, find_factors, k)` for each of the thread's vectors. k is kKept for vectors that
   // are not kept in registers.
@@ -601,8 +607,8 @@ class RowNorm {
     }
   }
 
-  // A loop over the kept vectors. It is written as a recursion, so that every compiler unrolls it. Unrolling
-  // is necessary, because the loop indexes registers.
+  // A loop over the kept vectors. The loop is written as a recursion, so that every compiler unrolls the
+  // loop. Unrolling is necessary, because the loop indexes registers.
   template <uint32_t k, typename Body>
   VERBENA_DEVICE void for_kept(const Body& body) {
     if constexpr (k < kKept) {
@@ -671,7 +677,7 @@ class RowNorm {
 
 }  // namespace detail
 
-// Normalises rows first, first + step, and so on (below `end`) of a tensor x in memory. All threads of a
+// Normalises rows `first`, `first + step`, and so on, below `end`, of a tensor x in memory. All threads of a
 // block of 1, 2, 4, 8, 16 or 32 warps make the call. Earlier writes of these threads must be visible to the
 // whole block.
 // @param x  may be the same tensor as residual_out or output if the strides are equal
@@ -681,7 +687,7 @@ VERBENA_DEVICE void norm_rows(const RmsNorm<T>& norm, const T* x, uint64_t x_str
                               uint64_t end, uint64_t step = 1) {
   detail::RowNorm<T, kKept> rows(norm);
   const bool is_aligned = detail::is_vector(x, x_stride);
-  // The barrier also waits until an earlier norm of this block has read the words.
+  // This barrier makes sure that an earlier norm of this block has read its words (find_row_words).
   sync_block();
   for (uint64_t row = first; row < end; row += step)
     rows.apply(row,

@@ -195,8 +195,8 @@ struct SymmNetwork<SymmAnyContext<Contexts...>> {
         ((SymmNetwork<Contexts>::serves(type) && (call_one<Contexts>(context, call, &result), true)) || ...));
     return result;
   }
-  // Like choose(), for functions that not all networks have. If the network does not have the function,
-  // nothing is called.
+  // Like choose(), for functions that only some networks have. Calls nothing if the network lacks the
+  // function.
   enum Kind : uint8_t { kOfGets, kOfUpdates };
   template <Kind kind, typename Call>
   VERBENA_DEVICE static WaitResult choose_of(const Context& context, const Call& call) {

@@ -53,8 +53,8 @@ VERBENA_DEVICE uint64_t count_barriers(const Context& context, uint64_t round) {
   return meets_twice(context) ? (round + 1) / 2 : round;
 }
 
-// Notifies the ranks that only the network reaches. If kCompletes is true and the network requires it, the
-// function first waits until all earlier operations of this rank are complete.
+// Notifies the ranks that only the network reaches. If kCompletes and the network's kArrivesAfterPuts are
+// true, the function first waits until all earlier operations of this rank are complete.
 template <bool kCompletes, typename Context, typename Group>
 VERBENA_DEVICE SymmStatus arrive_remote(const Context& context, uint32_t barrier, const Group& group) {
   using Network = SymmNetwork<Context>;
@@ -152,7 +152,7 @@ template <typename Group>
   return detail::await_reach(context, barrier, detail::find_next_round(context, barrier), group);
 }
 
-// Waits for all ranks that loads and stores reach. All threads of the group call it.
+// Waits for all ranks that loads and stores reach. All threads of the group make the call.
 template <typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_lsa_barrier(const SymmContext& context, uint32_t barrier,
                                                          const Group& group = {}) {
@@ -176,7 +176,7 @@ template <typename Context, typename Group>
   return detail::await_whole(context, barrier, round, group);
 }
 
-// Waits for the whole team. All threads of the group call it.
+// Waits for the whole team. All threads of the group make the call.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_barrier(const Context& context, uint32_t barrier,
                                                      const Group& group = {}) {
@@ -186,7 +186,7 @@ template <typename Context, typename Group = BlockGroup>
 }
 
 // Waits for the whole team like symm_barrier(), but does not complete operations by NICs. Afterwards, stores
-// between ranks that reach each other are visible, but puts by NICs may not be visible yet.
+// between ranks that reach each other are visible, but puts by NICs might not be visible yet.
 template <typename Context, typename Group = BlockGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_sync(const Context& context, uint32_t barrier,
                                                   const Group& group = {}) {

@@ -258,7 +258,7 @@ VERBENA_SYMM_FUNCTION int32_t symm_signal_by(int64_t context, int32_t signal, in
                        detail::as_queue(queue));
   });
 }
-// Signals the peer after all puts to the peer that this thread has observed, whichever block has posted them.
+// Signals the peer after all puts to the peer, from any block, that this thread has observed.
 VERBENA_SYMM_FUNCTION int32_t symm_signal_after_puts(int64_t context, int32_t signal, int32_t peer,
                                                      int64_t value, int32_t operation) {
   using namespace verbena::device;
@@ -305,7 +305,8 @@ VERBENA_SYMM_FUNCTION int32_t symm_put_rows(int64_t context, int64_t destination
                          peer, BlockGroup{});
   });
 }
-// Put `count` pieces, and then signal the peer. `pieces` is the address of an array of SymmPiece.
+// Put `count` pieces; symm_put_pieces_signal() then signals the peer. `pieces` is the address of an array of
+// SymmPiece.
 VERBENA_SYMM_FUNCTION int32_t symm_put_pieces(int64_t context, int64_t pieces, int32_t count, int32_t peer) {
   using namespace verbena::device;
   if (count < 0) return static_cast<int32_t>(verbena::SymmStatus::kInvalid);

@@ -1,5 +1,5 @@
-// Broadcast and all-gather for kernels that also do other work. They consist of puts and a barrier. The
-// folder collectives/ has faster collectives, which use a workspace.
+// Broadcast and all-gather for kernels that also do other work. Each function consists of puts and a barrier.
+// The folder collectives/ has faster collectives, which use a workspace.
 #ifndef VERBENA_DEVICE_SYMM_COLLECT_CUH
 #define VERBENA_DEVICE_SYMM_COLLECT_CUH
 
@@ -10,8 +10,8 @@ namespace verbena::device {
 
 namespace detail {
 
-// Puts the source to every member, including this rank. Each rank starts with the next rank, so that at any
-// time the ranks put to different peers.
+// Puts the source to every member, including this rank. Each rank starts with the rank after itself, so that
+// at any time the ranks write to different peers.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus put_to_all(const Context& context, void* destination, const void* source,
                                      uint64_t length_bytes, const Group& group) {

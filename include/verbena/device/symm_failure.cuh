@@ -1,6 +1,6 @@
-// The failure word of a team. A wait that times out sets the failure word on this rank and on its peers, so
-// that the hosts can report the timeout, and so that members do not wait for a rank whose wait has already
-// timed out. Internal to symm_*.
+// The failure word of a team. A wait that times out sets the failure word on this rank and on its peers. The
+// hosts can then report the timeout, and members do not wait for a rank whose wait has already timed out.
+// Internal to symm_*.
 #ifndef VERBENA_DEVICE_SYMM_FAILURE_CUH
 #define VERBENA_DEVICE_SYMM_FAILURE_CUH
 
@@ -36,8 +36,8 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
 }
 
 // Sets the failure word of all members. Each thread whose wait timed out makes the call; the value of the
-// first thread remains. Members that only the network reaches are notified without waiting, at best effort.
-// If a notification is lost, the member's own waits time out.
+// first thread remains. The call notifies members that only the network reaches at best effort, and does not
+// wait. If a notification is lost, the member's own waits time out.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
   uint64_t* const word = context.failure;
@@ -70,7 +70,8 @@ VERBENA_DEVICE SymmStatus conclude(const Context& context, const Group& group, W
   return as_status(context, agree(group, mine));
 }
 
-// Returns kTimedOut in all threads of the group if the team has failed. Called at the start of a kernel.
+// Returns kTimedOut in all threads of the group if the team has failed. Kernels call this function when they
+// start.
 template <typename Context, typename Group>
 VERBENA_DEVICE SymmStatus begin_in_step(const Context& context, const Group& group) {
   return group.any(has_failed(context)) ? SymmStatus::kTimedOut : SymmStatus::kDone;

@@ -55,22 +55,22 @@ namespace verbena::device {
 //   WaitResult fetch_add(context, peer, word, value, queue, uint64_t* before)
 //   WaitResult compare_swap(context, peer, word, expected, desired, queue, uint64_t* before)
 //                            write or update a 64-bit word of the peer, in the same order as signal().
-//                            add_word(), fetch_add() and compare_swap() accept any member as `peer`, and are
-//                            atomic with respect to each other, whichever rank of the team calls them.
-//                            fetch_add() and compare_swap() acquire
+//                            add_word(), fetch_add() and compare_swap() accept any member as `peer`. These
+//                            updates, by all ranks of the team, are atomic with respect to each other.
+//                            fetch_add() and compare_swap() have acquire semantics
 //   bool swaps(context)      returns whether compare_swap() works with this context
 //   WaitResult complete(context)          waits until all earlier operations are complete at every peer
 //   WaitResult complete_at(context, peer)   waits until all earlier operations on one peer are complete
 //   WaitResult release_sources(context)   waits until the sources of earlier operations may be reused
 //   uint64_t read_signal(context, signal, delta_bytes)
 //                            returns the part of a signal's value that NICs have written, which is not in
-//                            SymmContext::signals. `delta_bytes` selects the member whose signal is read:
-//                            this rank, or a member that loads and stores reach. Acquires
+//                            SymmContext::signals; acquires. `delta_bytes` selects the member whose signal is
+//                            read: this rank, or a member that loads and stores reach
 //   void reset_signal(context, signal)
 //                            is called before this rank sets one of its own signals. Afterwards,
 //                            read_signal() may return 0 or the previous value
 //   WaitResult arrive(context, peer, barrier, round)
-//                            notifies the peer that this rank has arrived. A barrier's rounds count from 1
+//                            notifies the peer that this rank has arrived. The first round of a barrier is 1
 //   bool has_arrived(context, peer, barrier, round)   returns whether the peer has called arrive(); acquires
 //   void notify(context, peer, word, value)
 //                            writes `value` to the word in the peer's heap; best effort, never waits

@@ -5,13 +5,13 @@
 // Addresses: to access memory of the peer, pass the local address at the same offset. This address must lie
 // in a window (symm_abi.h). If loads and stores reach the peer, the local side of the copy may be any memory
 // of this GPU. Otherwise a NIC copies the data, so the local side must lie in a window, too. Any thread of
-// the group may read any part of the source, so sync the group before a put if its threads have just written
-// the source.
+// the group may read any part of the source. If threads of the group have just written the source, sync the
+// group before the put.
 //
 // Completion: a put may still be in flight when the call returns. The peer may read the data once it has
 // waited for a signal or a barrier that follows the put. The source may be reused immediately if loads and
 // stores reach the peer, and otherwise after symm_flush(). If loads and stores reach the peer, a put of 4 or
-// 8 aligned bytes is one relaxed store at system scope, so the peer may poll such a word and sees either the
+// 8 aligned bytes is one relaxed store at system scope. So the peer may poll such a word, and sees either the
 // old or the new value. A peer that reads the bytes of a longer put without waiting may see only a part of
 // them.
 #ifndef VERBENA_DEVICE_SYMM_PUT_CUH
@@ -176,7 +176,7 @@ VERBENA_DEVICE_FAR WaitResult get_rows_remote(const Context& context, int32_t pe
   }
 }
 
-// Returns whether all pieces can be put. All threads of the group call it.
+// Returns whether all pieces can be put. All threads of the group make the call.
 template <typename Group>
 VERBENA_DEVICE bool are_pieces(const SymmContext& context, const SymmPiece* pieces, uint32_t count,
                                int32_t peer, const Group& group) {
@@ -288,7 +288,7 @@ VERBENA_DEVICE SymmStatus symm_put_signal_async(const Context& context, void* de
 // all pieces as one batch. Pieces must not overlap at the peer.
 // @param pieces  `count` pieces in memory that all threads of the group can read; a piece of 0 bytes is
 //                skipped. The same rules apply to the addresses as in symm_put_async()
-// @return kInvalid if the peer or an address of any piece is invalid; then nothing is put
+// @return kInvalid if the peer or an address of any piece is invalid; in this case, nothing is put
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_put_pieces(const Context& context, const SymmPiece* pieces, uint32_t count,
                                           int32_t peer, const Group& group = {}, SymmQueue queue = {}) {
@@ -390,8 +390,8 @@ template <typename Context, typename Group = ThreadGroup>
   return detail::conclude(context, group, mine, {SymmWait::kRequest, 0, kSymmNobody, begun_ns});
 }
 // Returns whether the data of a symm_get_async() has arrived. If it has, the calling thread sees the data.
-// Some networks do not report the completion of a single operation. With these networks, the call returns
-// false until symm_request_wait() has been called.
+// Some networks do not report the completion of a single operation. With these networks, the call always
+// returns false for a get by a NIC; call symm_request_wait() instead.
 template <typename Context>
 VERBENA_DEVICE bool symm_request_test(const Context& context, const SymmRequest& asked) {
   if constexpr (SymmNetwork<Context>::kGets) {
@@ -475,8 +475,8 @@ VERBENA_DEVICE void symm_fence() {
 }
 
 // Waits until all puts, gets and signals of this rank that happen before the call are complete at all peers.
-// This includes the operations of earlier kernels, and the operations that any thread of the block started
-// before a block barrier. Not collective.
+// These operations include the operations of earlier kernels, and the operations that any thread of the block
+// started before a block barrier. Not collective.
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_quiet(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);
@@ -503,7 +503,7 @@ template <typename Context, typename Group = ThreadGroup>
                           {SymmWait::kCompletion, 0, static_cast<uint32_t>(peer), begun_ns});
 }
 
-// Waits until the sources of earlier puts may be reused. This applies to the same puts as in symm_quiet().
+// Waits until the sources of earlier puts may be reused. The call covers the same puts as symm_quiet().
 template <typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_flush(const Context& context, const Group& group = {}) {
   const uint64_t begun_ns = detail::begin_wait(context);

@@ -2,7 +2,7 @@
 // block always uses the same queue of a context, so its signals take effect after its earlier puts to the
 // same peer. Internal to symm_*.
 //
-// Every wait ends within the context's timeout. A producer that gives up has not reserved any positions.
+// Every wait ends within the context's timeout. A call that gives up has not reserved any positions.
 #ifndef VERBENA_DEVICE_SYMM_QUEUE_CUH
 #define VERBENA_DEVICE_SYMM_QUEUE_CUH
 
@@ -18,7 +18,7 @@ inline constexpr uint32_t kLooksPerCheck = 64;  // polls between checks of the t
 
 struct PutRequest {
   PutOperation operation;
-  uint64_t operand, extent, place;  // as in PutDescriptor, but without the turn
+  uint64_t operand, extent, place;  // as in PutDescriptor, without the turn (put_abi.h)
   bool tells = false;               // true to set the flag kPutReports
 };
 
@@ -159,8 +159,8 @@ VERBENA_DEVICE PutReply* find_reply(const SymmContext& context, const SymmReques
   return context.queues.replies + asked.queue * depth + ((asked.after - 1) & (depth - 1));
 }
 
-// Returns whether a request with the flag kPutReports is complete; acquires. If the reply of a later position
-// has overwritten this reply, PutProgress::completed shows that the request is complete.
+// Returns whether a request with the flag kPutReports is complete. The call is an acquire. If the reply of a
+// later position has overwritten this reply, PutProgress::completed shows that the request is complete.
 VERBENA_DEVICE bool is_complete(const SymmContext& context, const SymmRequest& asked) {
   return load_acquire<Scope::kSystem>(&find_reply(context, asked)->told) == asked.after ||
          load_acquire<Scope::kSystem>(&context.queues.progress[asked.queue].completed) >= asked.after;

@@ -43,8 +43,8 @@ VERBENA_DEVICE bool holds(T value, SymmCompare compare, T wanted) {
   }
 }
 
-// Sets or adds to a signal of a peer that loads and stores reach; releases at system scope. One thread makes
-// the call. `operation` is kSet or kAdd.
+// Sets or adds to a signal of a peer that loads and stores reach. The update is a release at system scope.
+// One thread makes the call. `operation` is kSet or kAdd.
 template <typename Context>
 VERBENA_DEVICE void write_signal(const Context& context, int64_t delta_bytes, uint32_t signal, uint64_t value,
                                  SymmSignalOperation operation) {
@@ -114,10 +114,9 @@ VERBENA_DEVICE SymmStatus symm_signal(const Context& context, uint32_t signal, i
   return SymmStatus::kDone;
 }
 
-// Signals the peer after all puts and signals to the peer that happen before the call, whichever block has
-// posted them. Such puts may, for example, precede a grid barrier before the call, or belong to an earlier
-// kernel. So one signal is enough for the puts of many blocks. The caller does not wait for these puts,
-// except over NVSHMEM.
+// Signals the peer after all puts and signals to the peer, from any block, that happen before the call. Such
+// puts may, for example, precede a grid barrier before the call, or belong to an earlier kernel. So one
+// signal is enough for the puts of many blocks. The caller does not wait for these puts, except over NVSHMEM.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_t signal, int32_t peer,
                                                  uint64_t value, SymmSignalOperation operation,
@@ -134,17 +133,18 @@ VERBENA_DEVICE SymmStatus symm_signal_after_puts(const Context& context, uint32_
   });
 }
 
-// Returns the value of a signal of this rank, or 0 if the number is invalid. Acquires at system scope.
+// Returns the value of a signal of this rank, or 0 if the number is invalid. The read is an acquire at system
+// scope.
 template <typename Context>
 VERBENA_DEVICE uint64_t symm_signal_read(const Context& context, uint32_t signal) {
   return signal < kSymmSignals ? detail::read_signal(context, signal) : 0;
 }
 
-// Waits until a signal of this rank satisfies the comparison with `wanted`. Acquires at system scope for all
-// threads of the group.
+// Waits until a signal of this rank satisfies the comparison with `wanted`. The wait is an acquire at system
+// scope, for all threads of the group.
 // @tparam T    type of the comparison: int64_t, or int32_t to compare only the lower half of the signal
-// @param seen  null in all threads or in none; receives the value that was read last, even if the call
-//              returns an error
+// @param seen  receives the value that was read last, even if the call returns an error; null in all threads
+//              if the value is not needed
 template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
 [[nodiscard]] VERBENA_DEVICE SymmStatus symm_signal_wait_until(const Context& context, uint32_t signal,
                                                                SymmCompare compare, T wanted,
@@ -168,7 +168,7 @@ template <typename T = int64_t, typename Context, typename Group = ThreadGroup>
   return status;
 }
 
-// Sets a signal of this rank to 0. No rank may change this signal at the same time.
+// Sets a signal of this rank to 0. No other rank may change this signal at the same time.
 template <typename Context, typename Group = ThreadGroup>
 VERBENA_DEVICE SymmStatus symm_signal_reset(const Context& context, uint32_t signal,
                                             const Group& group = {}) {

@@ -1,5 +1,5 @@
 // Functions that return the ranks of a team and the addresses of peers' symmetric memory. Any thread may call
-// them, and they do not wait.
+// these functions, and they do not wait.
 #ifndef VERBENA_DEVICE_SYMM_TEAM_CUH
 #define VERBENA_DEVICE_SYMM_TEAM_CUH
 

@@ -1,5 +1,5 @@
-// Verbena's own network backend, which reaches the members that loads and stores do not reach. It sends
-// requests to the host's proxy through put queues (symm_queue.cuh).
+// Verbena's own network backend, which reaches the members that loads and stores do not reach. The backend
+// sends requests to the host's proxy through put queues (symm_queue.cuh).
 #ifndef VERBENA_DEVICE_SYMM_VERBENA_CUH
 #define VERBENA_DEVICE_SYMM_VERBENA_CUH
 
@@ -89,7 +89,7 @@ struct SymmNetwork<SymmContext> {
     return result == WaitResult::kReached ? await(context, asked) : result;
   }
 
-  // Reserves positions for several pieces at a time, and publishes them by one fence.
+  // Enqueues several pieces at a time, so that one fence publishes all their descriptors.
   VERBENA_DEVICE static WaitResult put_pieces(const SymmContext& context, int32_t peer,
                                               const SymmPiece* pieces, uint32_t count,
                                               const SymmPieceSignal* after, SymmQueue queue) {
@@ -150,8 +150,8 @@ struct SymmNetwork<SymmContext> {
     return detail::follow_queues(context, peer, queue);
   }
 
-  // Also serves as release_sources(). The proxy reports only when a put is complete; it does not report that
-  // the source of a put may already be reused.
+  // release_sources() calls this function, because the proxy reports only the completion of a put. The proxy
+  // does not report the earlier time at which the source of the put may be reused.
   VERBENA_DEVICE static WaitResult complete(const SymmContext& context) {
     return detail::complete_all(context);
   }
@@ -164,8 +164,8 @@ struct SymmNetwork<SymmContext> {
                                              int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + signal, delta_bytes));
   }
-  // Does nothing, because setting a signal changes the word in SymmContext::signals so that the sum has the
-  // right value.
+  // Does nothing. When a rank sets one of its own signals, it changes only the word in SymmContext::signals,
+  // so that the sum of the signal's two words has the right value.
   VERBENA_DEVICE static void reset_signal(const SymmContext& context, uint32_t signal) {
     static_cast<void>(context), static_cast<void>(signal);
   }

@@ -1,7 +1,7 @@
-// 64-bit words in windows that the application uses as signals or counters. Any rank may write, add to or
-// compare-and-swap a word of any rank, and wait for its own words. A word is aligned to 8 bytes. To access a
-// word of a peer, pass the local address at the same offset. All threads of a group (group.cuh) make the same
-// call, and the group executes it once.
+// Functions that write, update and wait for 64-bit words in windows. Applications use such words as signals
+// or counters. Any rank may write, add to or compare-and-swap a word of any rank, and wait for its own words.
+// A word is aligned to 8 bytes. To access a word of a peer, pass the local address at the same offset. All
+// threads of a group (group.cuh) make the same call, and the group executes it once.
 //
 // Visibility: a rank that reads the new value of a word sees everything that the updating group did before
 // the update. This includes the group's loads and stores, and all puts and signals to the same peer that were
@@ -9,11 +9,11 @@
 // acquires everything that earlier updates have released.
 //
 // Atomicity: updates of a word by the members of a team are atomic with respect to each other.
-// symm_put_value() is not atomic with respect to updates: while one rank writes a word, no rank may update
-// it. GPU atomics and NIC atomics are not atomic with respect to each other. Therefore, if a team has members
-// that only the network reaches, NICs execute all updates, even updates of this rank's own words. Such an
-// update is complete after symm_quiet(context, peer). NCCL's networks cannot update words, so calls that need
-// a NIC return kUnreachable.
+// symm_put_value() is not atomic with respect to updates: while one rank writes a word, no other rank may
+// update the word. GPU atomics and NIC atomics are not atomic with respect to each other. Therefore, if a
+// team has members that only the network reaches, NICs execute all updates, even updates of this rank's own
+// words. Such an update is complete after symm_quiet(context, peer). NCCL's networks cannot update words, so
+// calls that need a NIC return kUnreachable.
 #ifndef VERBENA_DEVICE_SYMM_WORD_CUH
 #define VERBENA_DEVICE_SYMM_WORD_CUH
 

@@ -1,5 +1,5 @@
-// Functions with TileScale's names for communication between ranks. They read the table of ranks, copy
-// between ranks, and wait in barriers between blocks of all ranks. Every program has a table of ranks,
+// Functions with TileScale's names for communication between ranks. The functions read the table of ranks,
+// copy between ranks, and wait in barriers between blocks of all ranks. Every program has a table of ranks,
 // `meta_data`, in constant memory. Before a launch, the host fills the table with the words that a team's
 // make_tilescale_table() returns (verbena.hpp, Python):
 //   [0]      this rank
@@ -97,8 +97,8 @@ VERBENA_NAME_COPY(block)
 #undef VERBENA_NAME_COPY
 
 // A reusable barrier between one block on each of the first `num_ranks` ranks. All threads of these blocks
-// call it. need_fence has no effect: the barrier always orders the memory accesses before it before the
-// memory accesses after it.
+// make the call. need_fence has no effect: the barrier always orders earlier memory accesses before later
+// memory accesses.
 //
 // The pair of ranks r and p uses word p in the memory of rank r. Rank r adds a constant to the word, and
 // rank p subtracts the same constant. Rank r waits until the word is 0 or less, which means that rank p has
@@ -149,7 +149,7 @@ VERBENA_DEVICE verbena::SymmStatus broadcast(const Context& team, T* dst, const 
                                              int root, const Group& group = {}) {
   return detail::vd::symm_broadcast(team, dst, src, count * sizeof(T), root, kBarrierOfAll, group);
 }
-// Gathers `count` elements from each member in `dst` of every member, in rank order.
+// Copies `count` elements from each member to `dst` of every member, in rank order.
 template <typename T, typename Context, typename Group = detail::vd::BlockGroup>
 VERBENA_DEVICE verbena::SymmStatus fcollect(const Context& team, T* dst, const T* src, uint64_t count,
                                             const Group& group = {}) {

@@ -2,11 +2,11 @@
 // parts of bounce pages. A group of threads copies these parts to the message's destination.
 //
 // All threads of a group (group.cuh: a warp, several warps or a block) call each function with the same
-// arguments. A kernel calls wait_message() and unpack_message() for each message. The plugin reuses slots and
-// pages after the application has reported their consumption (irecvConsumed).
+// arguments. A kernel calls wait_message() and unpack_message() for each message. The plugin reuses the slot
+// and the pages of a message after the application has called irecvConsumed for the message.
 //
 // Work is distributed over warps by bytes. The group loads a batch of descriptors into shared memory, splits
-// each descriptor into pieces of a few rows, and numbers the pieces of the batch by a prefix sum. If there
+// each descriptor into pieces of 0.5 to 4 KiB, and numbers the pieces of the batch by a prefix sum. If there
 // are W warps, warp w copies pieces w, w + W, and so on. So all warps have the same amount of work, whether a
 // message consists of one page of 64 KiB or of a thousand pages of 16 bytes. The descriptors are in host
 // memory. Each descriptor is read over PCIe only once, in a coalesced load, at the same time as the count.
@@ -18,9 +18,10 @@
 
 namespace verbena::device {
 
-// A copy method that uses registers. It works on every architecture, and needs no memory except the scratch.
-// Every copy method has two functions. copy() copies this thread's share of a batch; when it returns, copies
-// may still be in flight, but they no longer need the scratch. drain() waits for these copies.
+// A copy method that uses registers. The method works on every architecture, and needs no shared memory
+// except the UnpackScratch. Every copy method has two functions. copy() copies this thread's share of a
+// batch. When copy() returns, copies may still be in flight, but none of them reads the UnpackScratch.
+// drain() waits for the copies in flight.
 struct CopyThroughRegisters {
   static constexpr int kRows = 4;
   static constexpr int kPieceShift = 11;
@@ -121,7 +122,8 @@ VERBENA_DEVICE UnpackResult unpack_messages(const Group& group, UnpackScratch<kB
   return result;
 }
 
-// Unpacks one message, for callers that do not know its count, such as NCCL's kernels.
+// Unpacks one message, for callers that do not know the message's number of descriptors, such as NCCL's
+// kernels.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, const void* bounce,
@@ -129,9 +131,9 @@ VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBa
   return unpack_messages(group, scratch, copy, meta, slot, 1, bounce, [data](uint32_t) { return data; });
 }
 
-// Unpacks one message, given the count that wait_message() returned. This overload is faster than the
-// overload without a count, because it reads only the descriptors of the message, and because short messages
-// need neither the scratch nor its barriers.
+// Unpacks one message, for callers that have the message's count from wait_message(). This overload is faster
+// than the overload without a count: it reads only the descriptors of the message, and it copies short
+// messages without the UnpackScratch and its barriers.
 template <typename Group, int kBatch, typename Copy>
 VERBENA_DEVICE UnpackResult unpack_message(const Group& group, UnpackScratch<kBatch>& scratch, Copy& copy,
                                            const NetUnpackMeta* meta, uint32_t slot, uint64_t count,
@@ -195,8 +197,8 @@ struct MessageWait {
   uint64_t count;  // number of descriptors of the message, if the result is kReached
 };
 
-// Waits until the message in a slot has arrived. Between two calls, the group must call sync() or unpack a
-// message.
+// Waits until the message in a slot has arrived. Between two calls of wait_message(), the group must call
+// sync() or unpack a message.
 // @return kReached and the count, or the reason why the wait ended early
 template <typename BackOff = SpinWithoutPause, uint32_t kSpinsPerCheck = kDefaultSpinsPerCheck,
           typename Group, int kBatch>

@@ -1,6 +1,7 @@
 // Waits for a word that another thread, another GPU, the host or a NIC writes. A wait is an acquire at its
-// scope, so after kReached, everything that the writer did before its release is visible. Every wait ends at
-// a deadline, or when the abort word is set. Both are checked every kSpinsPerCheck polls.
+// scope, so after kReached, everything that the writer did before its release is visible. A wait ends early
+// if its deadline has passed, or if the abort word or the late word is set (WaitLimits). The wait checks
+// these conditions every kSpinsPerCheck polls.
 #ifndef VERBENA_DEVICE_WAIT_CUH
 #define VERBENA_DEVICE_WAIT_CUH
 
@@ -18,8 +19,8 @@ enum class Relation : uint8_t { kEqual, kNotEqual, kGreaterEqual, kLessEqual, kG
 struct WaitLimits {
   uint64_t deadline_ns;                 // in the time of clock_ns()
   const uint32_t* abort_word;           // a value other than 0 ends the wait; may be null
-  const uint64_t* late_word = nullptr;  // a value other than 0 means that another wait has timed out; may be
-                                        // null
+  const uint64_t* late_word = nullptr;  // a value other than 0 ends the wait, because another wait has timed
+                                        // out; may be null
 
   VERBENA_DEVICE static WaitLimits within(uint64_t timeout_ns, const uint32_t* abort_word = nullptr) {
     const uint64_t now_ns = clock_ns();
@@ -35,8 +36,8 @@ struct WaitLimits {
   }
 };
 
-// Pauses between two polls of a wait. SpinWithoutPause is best for waits of a few microseconds.
-// PauseLongerAndLonger leaves more of the SM's time to other warps.
+// Policies for the pause between two polls of a wait. SpinWithoutPause is best for waits of a few
+// microseconds. PauseLongerAndLonger leaves more of the SM's time to other warps.
 struct SpinWithoutPause {
   VERBENA_DEVICE void pause() {}
 };
@@ -104,7 +105,7 @@ template <Relation relation, Scope scope, typename BackOff = SpinWithoutPause,
 
 // Returns the combined result of all threads of a group: kReached if all threads have this result; otherwise
 // kAborted if some thread has this result; otherwise kTimedOut. All threads of the group call this function.
-// Afterwards, all memory accesses that an acquire load has made visible to any thread of the group are
+// Afterwards, all memory accesses that an acquire load has made visible to one thread of the group are
 // visible to every thread of the group.
 template <typename Group>
 [[nodiscard]] VERBENA_DEVICE WaitResult agree(const Group& group, WaitResult mine) {

@@ -20,7 +20,7 @@ VERBENA_DEVICE void fence_warpgroup() {
 #endif
 }
 
-// Commits all matrix operations so far as one group, for wait_warpgroup().
+// Commits all earlier matrix operations as one group, for wait_warpgroup().
 VERBENA_DEVICE void commit_warpgroup() {
 #if VERBENA_EMULATED
   sync_warp();

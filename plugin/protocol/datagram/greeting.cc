@@ -42,7 +42,7 @@ const char* describe(GreetingRefusal refusal) {
     case GreetingRefusal::kNone:
       return "nothing";
     case GreetingRefusal::kNobodyListens:
-      return "its listener is closed";
+      return "the peer's listener is closed";
     case GreetingRefusal::kKeyMissing:
       return "the peer has a job key but this process has none. Set VERBENA_JOB_KEY_FILE for every rank";
     case GreetingRefusal::kKeyUnknown:
@@ -50,7 +50,7 @@ const char* describe(GreetingRefusal refusal) {
     case GreetingRefusal::kUnreachable:
       return "the peer's rails cannot reach the rails of this process. See the peer's log";
     case GreetingRefusal::kFailed:
-      return "it has failed; see its log";
+      return "the peer has failed; see the peer's log";
   }
   return "an unknown reason";
 }

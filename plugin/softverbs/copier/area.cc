@@ -77,7 +77,7 @@ bool reserve(const Driver& driver, uint64_t bytes, Area& area, std::string& why)
 bool map_part(const Driver& driver, CUdevice device, int descriptor, uint64_t offset, uint64_t bytes,
               Area& area, std::string& why) {
   if (offset > area.bytes || bytes > area.bytes - offset) {
-    why = "a part lies outside the area";
+    why = "a part of the memory lies outside the registered area";
     return false;
   }
   CUmemGenericAllocationHandle handle = 0;

@@ -12,16 +12,16 @@ namespace verbena::softverbs::copier {
 // The forms in which a copy can be passed to the driver. The GPU executes a copy in one of two ways: with its
 // copy engines, in parallel with any kernel; or through a channel that shares the SMs with the application's
 // kernels. While such a kernel spins, the channel waits for a time slice of about 2.4 ms. The driver decides
-// which form uses which way; the self-test measures it.
+// which of the two a form uses; the self-test measures the forms.
 enum class Form : uint8_t {
   kPlain,        // cuMemcpyAsync
   kRows,         // cuMemcpy2DAsync of contiguous rows; a single aligned word is copied by cuMemcpyAsync
   kWords,        // the stream stores aligned words, which the CPU reads from host memory at the call
-  kThroughHost,  // copied to pinned memory first, and from there
+  kThroughHost,  // copied to pinned memory first, and from there to the destination
 };
 inline constexpr const char* kFormNames[] = {"plain", "rows", "words", "through the host"};
 
-// The two ends of a copy.
+// The kinds of memory at the two ends of a copy.
 enum class Path : uint8_t { kToHost, kToGpu, kWithin, kPeer };
 inline constexpr const char* kPathNames[] = {"to the host", "to the GPU", "within the GPU",
                                              "to or from another GPU"};
@@ -49,8 +49,8 @@ class CopyStream {
   CUresult store(std::span<const WordAt> words);
   CUresult record(CUevent event) const { return driver_.cuEventRecord(event, stream_); }
   CUresult query() const { return driver_.cuStreamQuery(stream_); }
-  // An old driver may have the function but reject the call. After the first rejection no further store is
-  // tried.
+  // Returns whether the driver can store words. An old driver may have the function but reject the call.
+  // After the first rejection no further store is tried.
   bool has_stores() const { return driver_.cuStreamBatchMemOp_v2 != nullptr && !has_refused_; }
   CUstream stream() const { return stream_; }
 

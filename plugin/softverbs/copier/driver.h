@@ -17,14 +17,14 @@ using namespace ::verbena::cuda;  // NVIDIA's names
   X(cuMemcpyAsync) X(cuMemcpy2DAsync_v2) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemHostAlloc)                 \
   X(cuMemHostRegister_v2) X(cuMemHostUnregister) X(cuMemHostGetDevicePointer_v2)                            \
   X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle)
-// Virtual memory management; cuMemImportFromShareableHandle is null unless all others were found.
+// Virtual memory management; cuMemImportFromShareableHandle is null unless all other functions were found.
 #define COPIER_CUDA_MAPPING(X)                                                                              \
   X(cuMemImportFromShareableHandle) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap)  \
   X(cuMemUnmap) X(cuMemSetAccess) X(cuMemCreate)
-// Calls of the self-test; cuLaunchKernel is null unless all others were found.
+// Calls of the self-test; cuLaunchKernel is null unless all other functions were found.
 #define COPIER_CUDA_KERNEL(X)                                                                               \
   X(cuLaunchKernel) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuModuleLoadDataEx) X(cuModuleGetFunction)
-// Null if the driver does not have them.
+// A pointer is null if the driver does not have the function.
 #define COPIER_CUDA_OPTIONAL(X) X(cuMemcpyBatchAsync) X(cuStreamBatchMemOp_v2)
 // clang-format on
 

@@ -17,7 +17,7 @@ namespace verbena::softverbs::copier {
 struct Lane {
   Lane(const Driver& driver, SharedLane& its_shared) : shared(its_shared), stream(driver) {}
 
-  // A point in the lane's work. It covers all earlier work.
+  // A point in the lane's work. When the point is reached, all earlier work is done.
   struct Fence {
     CUevent event;     // null: the stream stores `slots` into shared.done
     uint64_t slots;    // slots before this one are done
@@ -31,7 +31,7 @@ struct Lane {
   CUdeviceptr done_there = 0;  // shared.done, for the GPU
   bool is_told = false;
   uint64_t taken = 0;        // slots passed to the driver
-  uint64_t taken_bytes = 0;  // bytes of the next slot that were already passed; it is copied in pieces
+  uint64_t taken_bytes = 0;  // bytes of the next slot that were already passed; slots are copied in pieces
   uint64_t fenced = 0, fenced_bounce = 0;
   std::deque<Fence> fences;  // oldest first
   std::vector<CUevent> free_events;
@@ -60,7 +60,7 @@ class Engine {
   bool quiesce();
 
  private:
-  // The number of copies of one group that fit into one driver call.
+  // Copies of one group that are passed to the driver in one call.
   struct Batch {
     std::vector<CUdeviceptr> to, from;
     std::vector<size_t> bytes;
@@ -116,7 +116,7 @@ class Engine {
   std::mutex mutex_;  // guards the lanes that are added
   std::vector<std::unique_ptr<Lane>> added_;
   std::atomic<bool> has_added_{false};
-  std::vector<std::unique_ptr<Lane>> lanes_;  // used by the thread
+  std::vector<std::unique_ptr<Lane>> lanes_;  // used only by the engine's thread
 
   std::atomic<uint64_t> quiesce_asked_{0}, quiesce_answered_{0};
   uint64_t quiesce_began_ = 0;

@@ -1,6 +1,7 @@
 // The interface between the application's process and its copier. Commands (memory to map, lanes to serve)
-// are messages on a socket; each has one answer. Copies are passed through lanes: rings in the application's
-// segment, which the copier maps. Both sides are of one build; the first message checks this.
+// are messages on a socket; each command has one answer. Copies are passed through lanes, which are rings in
+// the application's segment; the copier maps this segment. Both sides must come from the same build; the
+// first message checks this.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ namespace verbena::softverbs::copier {
 
 inline constexpr uint32_t kProtocolVersion = 1;
 
-// Memory that the copier has mapped is an area; a copy names an area and an offset in it. Area 0 is the
+// An area is memory that the copier has mapped. A copy names an area and an offset in the area. Area 0 is the
 // application's segment.
 inline constexpr uint32_t kOwnSegment = 0;
 inline constexpr uint32_t kAreaCount = 1u << 16;
@@ -38,7 +39,7 @@ struct SlotWord {
 // One copy, or aligned words that are stored in order.
 struct alignas(64) LaneSlot {
   uint32_t kind;
-  uint32_t group;  // copies of a group may happen in any order; groups happen in order
+  uint32_t group;  // copies of a group are executed in any order; groups are executed in order
   uint32_t to_area, from_area;
   uint64_t to, from;  // offsets
   uint64_t bytes;
@@ -47,7 +48,7 @@ struct alignas(64) LaneSlot {
   SlotWord words[kMaxWords];
 };
 
-// Slots [done, tail) wait or are being executed. The application reuses a slot once it is done.
+// A lane. Slots [done, tail) wait or are being executed. The application reuses a slot once the slot is done.
 struct alignas(4096) SharedLane {
   alignas(64) std::atomic<uint64_t> tail;       // written by the application
   alignas(64) std::atomic<uint64_t> done;       // written by the GPU itself, or by the copier
@@ -58,14 +59,15 @@ struct alignas(4096) SharedLane {
 
 inline constexpr size_t kReportBytes = 4096;
 
-// One GPU of the copier, as shared with the application. A thread of the copier serves its lanes.
+// The state of one GPU of the copier, which the application also sees. A thread of the copier serves the
+// GPU's lanes.
 struct alignas(64) SharedEngine {
   std::atomic<uint32_t> doorbell;   // a futex: counts the slots that the application has passed
   std::atomic<uint32_t> is_asleep;  // the thread must be woken
-  // Since when the thread has been in a driver call (CLOCK_MONOTONIC), or 0 if it is in none; and which call.
+  // The time (CLOCK_MONOTONIC) at which the thread entered its current driver call, or 0 if it is in no call.
   alignas(64) std::atomic<uint64_t> call_since_ns;
-  std::atomic<uint32_t> call;           // enum Call
-  std::atomic<uint64_t> copy_since_ns;  // since when the oldest copy is outstanding; 0: there is none
+  std::atomic<uint32_t> call;           // enum Call: the current driver call
+  std::atomic<uint64_t> copy_since_ns;  // start of the oldest outstanding copy; 0: there is none
   char report[kReportBytes];            // the results of the self-test, as text
 };
 
@@ -113,7 +115,7 @@ struct Hello {
   uint32_t version;
   int32_t pid;
   uint64_t lane_bytes;
-  int32_t error;  // 0, or an errno; then the copier exits
+  int32_t error;  // 0, or an errno, after which the copier exits
   char text[240];
 };
 

@@ -178,7 +178,7 @@ bool Server::map_gpu(const Command& command, uint32_t& number, std::string& why)
 bool Server::map_next_part(const Command& command, int descriptor, std::string& why) {
   Area* const area = areas_.get(command.area);
   if (area == nullptr || area->is_host() || area->is_ipc || descriptor < 0) {
-    why = "a part names an area that does not exist";
+    why = "the area of a part of the memory does not exist";
     return false;
   }
   Engine* const engine = enter(area->device, why);

@@ -1,4 +1,4 @@
-// The table that selects a copy's form by path and length, and the self-test that measures it.
+// The table that selects a copy's form by path and length, and the self-test that fills the table.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace verbena::softverbs::copier {
 
-// Selects a copy's form by path and length. Before the self-test, it contains measurements of H100s with
-// driver 580 and CUDA 13.0.
+// Selects a copy's form by path and length. Before the self-test, the table is based on measurements of H100s
+// with driver 580 and CUDA 13.0.
 class Ways {
  public:
   static constexpr std::array<uint64_t, 4> kClassBegins = {1, 4096, 32768, 262144};

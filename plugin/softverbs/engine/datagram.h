@@ -14,9 +14,10 @@ StepOutcome prepare_datagram(Operation& op);
 bool scatter_datagram(Operation& op);
 
 // The datagrams of one run of a send queue. All copies between the host memories of a pair of processes are
-// made by one system call. Copies with a GPU on either side use its lane. So the header of a datagram may be
-// copied to host memory, and its data to GPU memory. Data from a GPU to another process's host memory is
-// first copied by the lane to pinned memory of this process, and from there by the system call.
+// made by one system call. Copies with a GPU on either side use a lane of the GPU. So the header of a
+// datagram may be copied to host memory, and its data to GPU memory. Data from a GPU to another process's
+// host memory is first copied by the lane to pinned memory of this process, and from there by the system
+// call.
 class DatagramChain {
  public:
   DatagramChain() = default;
@@ -44,7 +45,7 @@ class DatagramChain {
 
   PeerProcess* peer_ = nullptr;
   Pieces local_, remote_;
-  std::vector<Operation*> operations_;  // number of copies that consist of several pieces
+  std::vector<Operation*> operations_;  // the operations whose copies flush() executes
   // This send queue's part of the pinned memory. Space is used from `stage_at_` on; all of it is freed
   // together.
   uint32_t rail_ = 0;

@@ -22,7 +22,7 @@ void write_event(PeerProcess& peer, const SharedPipe& pipe, const void* record, 
 
 void raise_async(PeerProcess& peer, uint32_t context, uint64_t token, ibv_event_type type);
 
-// Puts a completion into a queue of `peer`, with a time stamp if the queue has them, and wakes the owner if
+// Adds a completion to a queue of `peer`, with a time stamp if the queue has time stamps. Wakes the owner if
 // the queue is armed.
 void complete(PeerProcess& peer, uint32_t cq_index, Completion& completion, bool is_solicited,
               Order order = Order::kInQueue);
@@ -32,8 +32,8 @@ bool open_event_pipe(SharedPipe& shared, int& read_fd);
 void close_event_pipe(SharedPipe& shared, int read_fd);
 
 // Events name objects by tokens, which are never used twice: an event that arrives after its object was
-// destroyed finds nothing. The table also counts the events that the application got: destroying an object
-// waits until the application has acknowledged all of them.
+// destroyed finds nothing. The table also counts the events that the application got. Destroying an object
+// waits until the application has acknowledged all events of the object.
 class EventTable {
  public:
   struct Delivered {

@@ -31,7 +31,7 @@ struct MemoryRange {
   int access;
 };
 
-// Steps of registering memory. They return 0 or an errno.
+// Steps of registering memory. The functions return 0 or an errno.
 int check_access(int access);
 int attach_memory(const MemoryRange& range, uint32_t& gpu);  // `gpu` as in SharedMr
 void detach_memory(uint32_t gpu);
@@ -42,7 +42,7 @@ uint32_t renew_key(SharedMr& shared, uint32_t index);
 
 Place translate(Segment& segment, const MemoryRequest& request);
 
-// Waits until no peer accesses memory by a key, or for a queue pair, that was valid before the call.
+// Waits until no peer accesses memory with a key, or for a queue pair, that became invalid before the call.
 void wait_for_peers();
 
 }  // namespace verbena::softverbs

@@ -1,6 +1,6 @@
-// Host memory in its owner's segment, which peers map. Peers write it with ordinary stores, whereas other
-// memory needs a system call. softverbs_take_memory() gives such memory to an application, which registers it
-// like any other memory.
+// Host memory in its owner's segment, which peers map. Peers write this memory with ordinary stores. A write
+// to any other memory needs a system call. softverbs_take_memory() gives memory in the segment to an
+// application, which registers this memory like any other memory.
 #pragma once
 
 #include <cstdint>

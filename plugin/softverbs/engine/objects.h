@@ -1,5 +1,5 @@
-// The verbs objects of the application. Each begins with libibverbs's public struct, so both have the same
-// address. Also defines the limits of the device.
+// The verbs objects of the application. Each object begins with libibverbs's public struct, so the object and
+// the struct have the same address. Also defines the limits of the device.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,8 +19,8 @@ inline constexpr uint32_t kMaxFormerRings = 20;
 static_assert(kMaxCqEntries <= 1u << kMaxFormerRings);
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
 inline constexpr uint32_t kMaxDeviceMemoryBytes = 256 << 10;
-// A datagram is at most as long as the MTU, as on a network. With this private flag in its request it may
-// have up to 128 KiB after a header, so that one copy to GPU memory moves much data.
+// A datagram is at most as long as the MTU, as on a network. With the private flag kSendLongDatagram in its
+// request, a datagram may have up to 128 KiB after a header, so that one copy to GPU memory moves much data.
 inline constexpr uint32_t kMtuBytes = 4096, kMaxDatagramBytes = (128 << 10) + 24;
 inline constexpr uint32_t kSendLongDatagram = 1u << 30;
 inline constexpr uint32_t kMaxReads = 16;
@@ -151,5 +151,5 @@ T* fail_with(int error) {
 
 }  // namespace verbena::softverbs
 
-// Marks what the version script exports. No exception leaves such a function (boundary.h).
+// Marks a function that the version script exports. No exception leaves such a function (boundary.h).
 #define SOFTVERBS_API extern "C" __attribute__((visibility("default")))

@@ -58,7 +58,7 @@ struct OperationState {
   bool has_receive = false;  // taken at the target and not completed yet
   StepOutcome outcome;
 
-  // For copies by a GPU lane: they are complete when the lane has completed these tickets.
+  // Copies by a GPU lane are complete when the lane has completed these tickets.
   GpuLane* lane = nullptr;
   uint64_t lane_first = 0, lane_last = 0;  // tickets (first, last]
   bool has_landed = false;                 // the copies are done, or `is_broken`
@@ -81,10 +81,11 @@ struct Operation : OperationState {
 
   bool uses_gpu() const { return local.has_gpu || remote.has_gpu; }
   // The owner of the target first clears a key or changes a state, then reads the marks. This process first
-  // sets the mark, then reads the key and the state. So one of the two always sees the other.
+  // sets the mark, then reads the key and the state. So either the owner sees the mark, or this process sees
+  // the cleared key or the changed state.
   void mark();
   void unmark();
-  // Resets the operation. Its lists keep their capacity.
+  // Resets the operation. The lists keep their capacity.
   void reset();
 };
 
@@ -105,8 +106,8 @@ class OperationPool {
 // request cannot start yet, the call changes nothing. After a failure finish() must still be called.
 StepOutcome prepare(Operation& op, Qp& qp, SendRequest& request);
 
-// On an unreliable connection the sender does not learn that a message could not be placed. The message is
-// lost, together with the receive that was taken for it.
+// Returns the outcome that the sender sees. On an unreliable connection the sender does not learn that a
+// message could not be placed. The message is lost, together with the receive that was taken for it.
 StepOutcome settle(Operation& op, const StepOutcome& outcome);
 
 // Copies between host memories.
@@ -119,7 +120,8 @@ StepOutcome check_progress(const Operation& op);
 // completion.
 void finish(Operation& op);
 
-// Counts a request of `bytes` that was executed at its target. query_qp reports the count there as rq_psn.
+// Counts a request of `bytes` bytes that was executed at its target. query_qp reports the count there as
+// rq_psn.
 void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
 
 // Steps of the functions above, for requests that are sent to other hosts or come from them. At the
@@ -133,17 +135,18 @@ bool take_receive(Operation& op);
 StepOutcome name_remote(Operation& op);  // the memory that the request names by a remote key
 uint32_t get_needed_access(ibv_wr_opcode opcode);
 void complete_receive(Operation& op, ibv_wc_status status);
-// Returns the completion status that the peer's end reports for a failure; none if it reports nothing.
+// The event and the completion status that the peer's end reports for a failed request. find_peer_failure()
+// returns false if the peer's end reports nothing.
 struct PeerFailure {
   ibv_event_type event;
   ibv_wc_status receive_status;
 };
 bool find_peer_failure(ibv_wc_status status, PeerFailure& failure);
 
-// The outcome of a failed copy. `error` is an errno.
+// Returns the outcome of a failed copy. `error` is an errno.
 StepOutcome explain_copy_error(int error);
-// The outcome of an operation that failed with `status`: RETRY_EXC if its peer is dead, otherwise `status`.
-// A dead peer's memory is unmapped, so copies that name it are refused.
+// Returns the outcome of an operation that failed with `status`: RETRY_EXC if its peer is dead, otherwise
+// `status`. A dead peer's memory is unmapped, so copies that name this memory are refused.
 StepOutcome explain_failure(const Operation& op, ibv_wc_status status);
 
 bool is_read(const Operation& op);

@@ -53,7 +53,7 @@ bool may_listen() {
   const auto& rails = wire::get_rail_addresses();
   if (std::none_of(rails.begin(), rails.end(), wire::is_open_to_others)) return true;
   warn(
-      "connections to other hosts are off, because there is no job key. Without a key, any host that can "
+      "connections to other hosts are off, because there is no job key: without a key, any host that can "
       "reach the port could read and write registered memory. Set VERBENA_JOB_KEY_FILE, for every process, "
       "to the path of a file with the same secret; or set SOFTVERBS_INSECURE=1 on a network that nobody else "
       "can reach");

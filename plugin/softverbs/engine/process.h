@@ -1,5 +1,6 @@
-// This process, and the peers whose segments it has mapped. It is the library's only global object. It owns
-// the indices of the tables, each rail's worker and lanes, the connections to other hosts, and the faults.
+// This process, and the peers whose segments it has mapped. Process is the library's only global object.
+// Process owns the indices of the tables, each rail's worker and lanes, the connections to other hosts, and
+// the faults.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ class Injector;
 
 inline constexpr uint64_t kNearBlockBytes = 64 << 10;  // granularity of allocations in a segment
 
-// A process, another one or this one, whose segment is mapped here. The object exists as long as this
+// A process whose segment is mapped here: a peer, or this process itself. The object exists as long as this
 // process.
 struct PeerProcess {
   std::unique_ptr<Segment> mapped;  // null for this process itself
@@ -42,7 +43,7 @@ struct PeerProcess {
   bool is_self = false;
   std::atomic<bool> dead{false};
 
-  // A bit for each block of its segment whose pages are mapped here; see near_memory.h.
+  // A bit for each block of the peer's segment whose pages are mapped here; see near_memory.h.
   std::atomic<uint64_t> near_blocks[kSegmentBytes / kNearBlockBytes / 64] = {};
 
   std::mutex pipes_mutex;
@@ -50,8 +51,8 @@ struct PeerProcess {
   // Guards pidfd and the segment's descriptor, which are closed when the process ends.
   std::mutex handles_mutex;
 
-  // Frees the descriptors and the memory of a peer that has ended. The mapping of its segment stays, because
-  // threads of this process may still read it: they find zeros, and the state "dead".
+  // Frees the descriptors and the memory of a peer that has ended. The mapping of the peer's segment stays,
+  // because threads of this process may still read the segment: they find zeros, and the state "dead".
   void mark_dead();
 };
 
@@ -67,11 +68,12 @@ class Process {
   uint32_t claimer() const { return claimer_; }
 
   // Returns the process that owns a queue pair number; nullptr if it cannot be reached. errno is ENOENT if
-  // this process sees no such process; any other errno is a cause on this side.
+  // this process sees no such process; any other errno is an error of this process.
   PeerProcess* find_peer(uint32_t qp_number);
   uint32_t count_peers() const { return peer_count_.load(std::memory_order_relaxed); }
   PeerProcess& self() { return self_; }
-  // Counts this process's queue pairs. While it has one, peers may copy from and to this process.
+  // Counts this process's queue pairs. While this process has a queue pair, peers may copy from and to this
+  // process.
   void count_queue_pair(int change);
   // Returns whether the process with this claimer number has ended.
   bool is_claimer_dead(uint32_t claimer) const;

@@ -58,7 +58,7 @@ struct Qp {
   std::unique_ptr<Shuffle> shuffle;             // null unless the profile shuffles writes
   bool is_wired = false;                        // the peer is on another host
   bool has_own_runner = false;                  // is_wired, or has a shuffle
-  bool takes_empty_writes = true;               // these three are the profile's
+  bool takes_empty_writes = true;               // this and the next two members are from the profile
   bool spoils_inline_writes = false;
   uint32_t max_message_bytes = 0;
   PeerProcess* peer = nullptr;  // of an RC queue pair from RTR on; null if there is no such process
@@ -74,7 +74,7 @@ struct Qp {
 
   // Used only by the thread that executes requests. Operations [executed, started) of the send queue are
   // outstanding, oldest first. The operation at `started` may already be prepared, and wait for the earlier
-  // ones.
+  // operations.
   std::deque<std::unique_ptr<Operation>> flying;
   DatagramChain chain;              // of the outstanding datagrams
   std::unique_ptr<Operation> next;  // null between runs, unless it is prepared
@@ -97,7 +97,8 @@ inline ibv_qp_state get_state(const SharedQp& qp) {
   return static_cast<ibv_qp_state>(qp.state.load(std::memory_order_acquire));
 }
 
-// The thread that runs a send queue. The posting thread leaves large copies and waits to the rail's worker.
+// The thread that runs a send queue. The posting thread leaves large copies, and requests that must wait, to
+// the rail's worker.
 enum class Runner { kPoster, kWorker };
 
 inline void choose_runner(Qp& qp) {
@@ -106,13 +107,13 @@ inline void choose_runner(Qp& qp) {
 void run_send_queue(Qp& qp, Runner runner);
 void run_send_queue(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);  // holds qp.mutex
 
-// Reports the completion of a request that asked for one or failed.
+// Reports the completion of a request that has failed or has asked for a completion.
 void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status);
 // Returns true while the wait is within its time budget. The first call of a wait starts the clock.
 bool keep_waiting(Qp& qp, const StepOutcome& outcome);
 
 // Steps of ibv_post_send, with qp.mutex held: checks whether requests may be posted, and adds a request to
-// the queue. They return 0 or an errno.
+// the queue. The functions return 0 or an errno.
 int check_can_post(const Qp& qp);
 int append(Qp& qp, const ibv_send_wr& request);
 
@@ -128,13 +129,13 @@ void flush_receives(PeerProcess& peer, uint32_t qp_index);
 // Waits until no peer accesses this process's memory through the queue pair. Finishes the work of a peer that
 // was killed.
 void wait_until_quiet(Qp& qp);
-// Moves the queue pair to the error state, requested by the application or the device.
+// Moves the queue pair to the error state, as requested by the application or the device.
 void fail_queue_pair(Qp& qp);
 // For the RESET state: waits until no send is outstanding, and removes the queue pair from the worker.
 void forget_sends(Qp& qp);
 
-// How long to wait for a peer that is working on a queue pair of this type. It is limited for datagrams,
-// because nothing reports that a datagram's sender was killed.
+// Returns how long to wait for a peer that is working on a queue pair of this type. The wait is shorter for
+// datagrams, because nothing reports that a datagram's sender was killed.
 constexpr uint64_t get_patience_ns(int type) {
   return type == IBV_QPT_UD ? 1'000'000'000 : 5'000'000'000;
 }

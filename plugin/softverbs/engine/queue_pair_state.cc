@@ -46,9 +46,11 @@ int check_route(const Qp& qp, const ibv_gid& gid) {
   if (is_local_gid(gid) || (qp.wire != nullptr && wire::leads_away(gid))) return 0;
   char name[INET6_ADDRSTRLEN] = "";
   inet_ntop(AF_INET6, gid.raw, name, sizeof(name));
-  warn("queue pair %u: GID %s is not on this host, and softverbs uses no network. Set SOFTVERBS_NETDEVS %s",
-       qp.base.qp_num, name,
-       qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on the peer's host too");
+  warn(
+      "queue pair %u: GID %s is not on this host, and softverbs cannot reach the GID over a network. Set "
+      "SOFTVERBS_NETDEVS %s",
+      qp.base.qp_num, name,
+      qp.wire == nullptr ? "(such as eth0) on all hosts to reach other hosts" : "on the peer's host too");
   return ENETUNREACH;
 }
 

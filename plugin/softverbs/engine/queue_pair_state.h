@@ -9,7 +9,8 @@ struct Qp;
 
 ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* init);  // also behind create_qp_ex
 
-// Moves the queue pair to RESET and waits until no thread or peer works for it or on its memory.
+// Moves the queue pair to RESET. Waits until no thread works for the queue pair, and no peer accesses its
+// memory.
 void stop_queue_pair(Qp& qp);
 
 // Checks that the state machine allows the change, and that `mask` has all required attributes and no

@@ -13,8 +13,8 @@ namespace verbena::softverbs {
 
 struct Qp;
 
-// The worker thread of a rail. It executes work that would block a posting thread: large copies, and requests
-// that wait for the peer.
+// The worker thread of a rail. The worker executes work that would block a posting thread: large copies, and
+// requests that wait for the peer.
 class RailWorker {
  public:
   // Starts the thread before there is work. Returns 0 or an errno.

@@ -42,7 +42,7 @@ struct SendRequest {
 };
 
 // A ring of posted requests. Entries [executed, posted) wait or run. Earlier entries are free once a
-// completion at or after them was polled; the user of the queue counts them.
+// completion at or after them was polled; the user of the queue counts the free entries.
 class SendQueue {
  public:
   void open(uint32_t capacity, uint32_t max_sge, uint32_t max_inline) {

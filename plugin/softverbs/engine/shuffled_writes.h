@@ -1,5 +1,5 @@
 // Executes a queue pair's requests like adaptive routing with out-of-order placement. Outstanding WRITEs, and
-// the packets of each one, are placed in an order that a seed determines. Immediates, SENDs, READs and
+// the packets of each WRITE, are placed in an order that a seed determines. Immediates, SENDs, READs and
 // atomics take effect after everything posted before them. Completions keep the posting order, so the data of
 // a completed request has arrived.
 //

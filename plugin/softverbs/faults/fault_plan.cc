@@ -133,7 +133,7 @@ std::string quote(std::string_view text) {
 std::string read_key(Rule& rule, std::string_view word, std::set<std::string_view>& seen) {
   const size_t equals = word.find('=');
   const std::string_view name = word.substr(0, equals);
-  if (equals == std::string_view::npos) return quote(word) + " is not KEY=VALUE";
+  if (equals == std::string_view::npos) return quote(word) + " is not of the form KEY=VALUE";
   for (const Key& key : kKeys) {
     if (key.name != name || (key.actions & bit(rule.action)) == 0) continue;
     if (!seen.insert(key.name).second) return quote(name) + " is given twice";
@@ -168,9 +168,9 @@ std::string check_rule(const Rule& rule, const std::set<std::string_view>& seen)
     if (rule.action == Action::kEvent && rule.event == IBV_EVENT_QP_FATAL)
       return "QP_FATAL occurs at a request, so give nth=, every= or chance=";
   }
-  if (has("flaps") != has("up")) return "up= and flaps= go together";
+  if (has("flaps") != has("up")) return "up= and flaps= must be given together";
   if (has("up") && !has("for")) return "for= is missing";
-  if (rule.is_after_work && rule.far == Far::kError) return "work=done and peer=error exclude each other";
+  if (rule.is_after_work && rule.far == Far::kError) return "work=done and peer=error cannot be combined";
   return "";
 }
 
@@ -198,7 +198,7 @@ std::string read_statement(const std::vector<std::string_view>& words, uint32_t 
     plan.is_logged = true;
     return words.size() == 1 ? "" : "log takes no value";
   }
-  if (plan.rules.size() == kMaxRules) return "more than 256 faults";
+  if (plan.rules.size() == kMaxRules) return "the plan has more than 256 faults";
   Rule rule;
   rule.line = line;
   std::string problem = read_rule(words, rule);
@@ -236,7 +236,8 @@ RailOrders parse_rails(std::string_view text) {
     const bool is_known = words.size() == 2 && read_rail(words[0], rail, kEveryRail) &&
                           (words[1] == "up" || words[1] == "down");
     if (!is_known) {
-      orders.problem = "line " + std::to_string(i + 1) + ": " + quote(lines[i]) + " is not RAIL up|down";
+      orders.problem =
+          "line " + std::to_string(i + 1) + ": " + quote(lines[i]) + " is not of the form RAIL up|down";
       return orders;
     }
     const uint32_t bits = rail == kEveryRail ? (1u << kMaxDevices) - 1 : 1u << rail;

@@ -35,7 +35,7 @@ inline constexpr uint32_t kEveryPath = UINT32_MAX;
 inline constexpr uint32_t kPaths = 256;  // a datagram's path: its flow label modulo this
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// Faults that apply to datagrams only.
+// Returns whether a fault applies only to datagrams.
 inline bool is_of_datagrams(Action action) {
   return action >= Action::kLose;
 }
@@ -44,20 +44,20 @@ inline bool is_of_datagrams(Action action) {
 struct Rule {
   uint32_t line = 0;
   Action action{};
-  // Selects requests.
+  // The next members select requests.
   uint32_t rail = kEveryRail;
   uint64_t queue_pair = 0;  // 0: all; otherwise the n-th queue pair that the process created on the rail
   uint32_t opcodes = kEveryOpcode;    // bits, by enum ibv_wr_opcode
   uint32_t path = kEveryPath;         // of datagrams
   bool counts_by_queue_pair = false;  // false: counts by rail
-  // Selects when the fault occurs.
+  // The next members select when the fault occurs.
   Trigger trigger = Trigger::kNone;
   uint64_t number = 0;  // of kNth and kEvery
   double chance = 0;
   uint64_t at_ns = 0;           // since the process opened its first device
-  uint64_t after = 0;           // requests that pass first
+  uint64_t after = 0;           // number of requests that pass before the rule counts
   uint64_t times = kUnlimited;  // maximum number of faults per stream of requests
-  // The effect.
+  // The next members describe the effect.
   ibv_wc_status status = IBV_WC_SUCCESS;
   Far far = Far::kAsStatus;
   bool is_after_work = false;  // the request is executed, then reported as failed

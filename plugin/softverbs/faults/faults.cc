@@ -26,7 +26,8 @@ class RailFile {
  private:
   void obey(const std::string& text) {
     const RailOrders orders = parse_rails(text);
-    if (!orders.problem.empty()) return warn("%s: %s: ignored", path_.c_str(), orders.problem.c_str());
+    if (!orders.problem.empty())
+      return warn("%s: %s. The whole file is ignored", path_.c_str(), orders.problem.c_str());
     process_.rails.obey(orders.up, orders.down);
   }
 

@@ -1,4 +1,4 @@
-// Starts the faults with the first device.
+// Starts fault injection when the first device is opened.
 #pragma once
 
 namespace verbena::softverbs {

@@ -22,8 +22,8 @@ namespace verbena::softverbs::faults {
 class Schedule;
 struct Fate;
 
-// Fault-injected datagrams. Their bytes are copied, so that the application can reuse its memory, and are
-// sent changed, repeatedly, or after other datagrams. Any thread may call.
+// Fault-injected datagrams. The bytes of a datagram are copied, so that the application can reuse its memory.
+// A datagram is sent changed, repeatedly, or after other datagrams. Any thread may call the functions.
 class HeldDatagrams {
  public:
   explicit HeldDatagrams(Schedule& schedule) : schedule_(schedule) {}
@@ -32,8 +32,8 @@ class HeldDatagrams {
   void take(Operation& op, const Fate& fate);
   // Counts a datagram that was sent on the rail.
   void note_left(uint32_t rail);
-  // Sends the datagrams that no further datagram must overtake, many by one copy. Called after each run of a
-  // send queue.
+  // Sends the held datagrams that enough other datagrams have overtaken. One copy sends many datagrams.
+  // Called after each run of a send queue.
   void send_due(uint32_t rail);
   // Drops the held datagrams of a queue pair.
   void forget(Qp& qp);

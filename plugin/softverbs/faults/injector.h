@@ -62,7 +62,8 @@ class Injector {
   void add(Qp& qp);
   void remove(Qp& qp);  // call before it is destroyed
 
-  // The fate of a request, decided at the first call. Fates of completed requests are forgotten.
+  // Returns the fate of a request, which is decided at the first call. Fates of completed requests are
+  // forgotten.
   const Fate& get_fate(Qp& qp, const SendRequest& request);
   HeldDatagrams& held() { return held_; }
   // Returns whether the plan requires that the worker sends all datagrams.
@@ -87,7 +88,7 @@ class Injector {
       free_ns_;  // by rule: when a limited rail has sent everything so far
   std::mutex bandwidth_mutex_;
   std::atomic<uint64_t> ordinals_[kMaxDevices] = {};
-  // The number of rules by which a path of a rail is down.
+  // The number of rules that hold a path of a rail down.
   std::array<std::array<std::atomic<uint32_t>, kPaths>, kMaxDevices> path_holds_{};
   HeldDatagrams held_{schedule_};
   bool strikes_datagrams_, has_delays_;

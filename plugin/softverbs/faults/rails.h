@@ -1,5 +1,5 @@
-// Which rails are down. The state is a word in each process's segment, which peers read at every
-// request.
+// Keeps track of the rails that are down. The state is a word in each process's segment, which peers read at
+// every request.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,7 +23,8 @@ inline bool is_down(const Segment& segment, uint32_t rail) {
   return (segment.header().rails_down.load(std::memory_order_acquire) >> rail & 1) != 0;
 }
 
-// The rails of this process that are down. Sends the events; peers read the state in the segment.
+// Knows the rails of this process that are down. Publishes the state in the segment, where peers read it, and
+// sends the events.
 class Rails {
  public:
   void add(Context& context);

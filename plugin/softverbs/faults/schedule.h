@@ -1,4 +1,4 @@
-// Timed faults: a thread that runs tasks at their times.
+// Timed faults: a thread that runs tasks at given times.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,8 @@
 
 namespace verbena::softverbs::faults {
 
-// A thread that runs tasks at their times, one after the other. It starts with the first task.
+// A thread that runs tasks at given times, one after the other. The thread starts when the first task is
+// added.
 class Schedule {
  public:
   void add(uint64_t due_ns, std::function<void()> work);  // by read_clock_ns

@@ -1,5 +1,5 @@
-// Parses the words of plans: numbers, times, rates, names of verbs. Each function must accept the whole text,
-// otherwise it returns false.
+// Parses the words of plans: numbers, times, rates, names of verbs. Each function returns false unless the
+// whole text is valid.
 #pragma once
 
 #include <infiniband/verbs.h>

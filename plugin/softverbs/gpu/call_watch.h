@@ -6,8 +6,8 @@
 
 namespace verbena::softverbs {
 
-// Calls of this process that may wait for a lock of CUDA's driver or for the copier's answer. Stall warnings
-// and state dumps name them.
+// A call of this process that may wait for a lock of CUDA's driver or for the copier's answer. Stall warnings
+// and state dumps name such calls.
 class WatchedCall {
  public:
   // `name` must be a string literal.
@@ -20,8 +20,8 @@ class WatchedCall {
   int slot_;  // -1: none was free
 };
 
-// Returns a line for each call that has not returned for `least_ns`, without the last line feed; an empty
-// string if there is none.
+// Returns a line for each call that has not returned for `least_ns` nanoseconds, without the last line feed.
+// Returns an empty string if there is no such call.
 std::string describe_watched_calls(uint64_t least_ns);
 
 // Returns a text such as "5.0 s".

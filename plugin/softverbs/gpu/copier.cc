@@ -233,9 +233,9 @@ void Copier::watch() {
   }
   is_dead_.store(true, std::memory_order_release);
   warn(
-      "process %d, which copies GPU memory for this process (%s), has exited. All requests with GPU memory "
-      "fail from now on. Check whether the process was killed, and whether the kernel log names a GPU error "
-      "(dmesg, Xid)",
+      "process %d, which copies GPU memory for this process (%s), has exited, so all requests with GPU "
+      "memory fail from now on. Check whether the process was killed, and whether the kernel log names a GPU "
+      "error (dmesg, Xid)",
       pid_, kProgram);
 }
 
@@ -374,7 +374,7 @@ void Copier::release(uint32_t area) {
   uint32_t none = 0;
   std::string why;
   if (!ask(command, -1, none, why) && !is_dead())
-    warn("the copier process still uses GPU memory: %s", why.c_str());
+    warn("the copier process did not release GPU memory: %s", why.c_str());
 }
 
 std::string Copier::describe() const {

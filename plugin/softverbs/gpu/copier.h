@@ -22,14 +22,14 @@ struct AreaAddress {
   AreaAddress operator+(uint64_t bytes) const { return {area, offset + bytes}; }
   bool operator==(const AreaAddress&) const = default;
 };
-// Memory of this process that the copier cannot map; `offset` is its address. A lane copies such data through
-// its own memory.
+// The area of memory of this process that the copier cannot map; `offset` is then the address. A lane copies
+// such data through the lane's own memory.
 inline constexpr uint32_t kThisProcess = UINT32_MAX;
 
 // The copier of this process: a separate process that copies GPU memory. Because it is separate, no copy
 // waits for a lock of CUDA's driver that a thread of the application holds, or for the application's kernels.
-// It is started when the first GPU memory is registered. Calls may take milliseconds; opening the first
-// device may take a second. Any thread may call.
+// The copier is started when the first GPU memory is registered. Calls may take milliseconds; opening the
+// first device may take a second. Any thread may call the functions.
 class Copier {
  public:
   Copier() = default;
@@ -45,7 +45,7 @@ class Copier {
   bool open_lane(uint32_t device, uint64_t offset, std::string& why);
   bool pin(uint32_t area, uint64_t offset, uint64_t bytes, std::string& why);
   bool map_segment(int fd, uint64_t bytes, uint32_t& area, std::string& why);
-  // Memory of the GPU `home`, for the context of a device.
+  // map_ipc() and map_parts() map memory of the GPU `home`, for the context of a device.
   bool map_ipc(uint32_t device, const cuda::CUuuid& home, const cuda::CUipcMemHandle& handle, uint64_t bytes,
                uint32_t& area, std::string& why);
   struct Part {
@@ -68,9 +68,9 @@ class Copier {
     (copies > 1 ? groups_ : singles_).fetch_add(1, std::memory_order_relaxed);
   }
 
-  // A lane has new slots for this device.
+  // Notifies the copier that a lane has new slots for this device.
   void wake(uint32_t device);
-  // Returns whether the process has ended. Its outstanding copies will never finish.
+  // Returns whether the copier's process has ended. The copier's outstanding copies will then never finish.
   bool is_dead() const { return is_dead_.load(std::memory_order_acquire); }
   uint32_t count_devices() const { return device_count_.load(std::memory_order_acquire); }
   const copier::SharedEngine& engine(uint32_t device) const { return *engines_[device]; }

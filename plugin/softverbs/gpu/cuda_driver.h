@@ -1,7 +1,7 @@
-// The functions of CUDA's driver that the device calls in the application's process, in the libcuda.so.1 that
-// the application has loaded. They find out which memory is GPU memory, and how another process can map it.
-// Only calls that register memory use them; the copier makes the copies. Nothing here loads or initialises
-// CUDA.
+// The functions of CUDA's driver that softverbs calls in the application's process, in the libcuda.so.1 that
+// the application has loaded. These functions find out which memory is GPU memory, and how another process
+// can map this memory. Only calls that register memory use these functions; the copier makes the copies.
+// Nothing here loads or initialises CUDA.
 #pragma once
 
 #include "abi/cuda.h"
@@ -14,7 +14,7 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 #define SOFTVERBS_CUDA_NEEDED(X)                                                                             \
   X(cuPointerGetAttributes) X(cuCtxGetCurrent) X(cuCtxSetCurrent) X(cuCtxGetDevice) X(cuDeviceGetUuid)       \
   X(cuThreadExchangeStreamCaptureMode) X(cuIpcGetMemHandle) X(cuMemAlloc_v2) X(cuMemFree_v2)
-// Virtual memory management; cuMemRetainAllocationHandle is null unless all others were found.
+// Virtual memory management; cuMemRetainAllocationHandle is null unless all other functions were found.
 #define SOFTVERBS_CUDA_MAPPING(X)                                                                            \
   X(cuMemExportToShareableHandle) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemCreate)               \
   X(cuMemGetAddressRange_v2)

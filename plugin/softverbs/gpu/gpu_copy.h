@@ -9,16 +9,16 @@
 
 namespace verbena::softverbs {
 
-// Begins an operation's copies if the copier can access all its memory. op.lane and op.lane_ticket then show
-// when they are complete. If it returns false, nothing was begun, and copy_staged() must be used. Only
-// workers may call it.
+// Begins an operation's copies if the copier can access all its memory. op.lane, op.lane_first and
+// op.lane_last then show when the copies are complete. If the function returns false, no copy was begun, and
+// copy_staged() must be used. Only workers may call it.
 bool start_gpu_copies(Operation& op);
 LaneState look_at_lane(Operation& op);
 
 // Returns whether the owner can store a write's words together with the atomic change after it, so that
-// neither has to wait for a copy.
+// neither the write nor the change has to wait for a copy.
 bool can_be_carried(const Operation& write, const Operation& change);
-// Allocates memory for the words; returns false while there is none. Workers only.
+// Allocates memory for the words. Returns false while no memory is free. Only workers may call it.
 bool reserve_carried(Operation& write);
 // Begins to load the words into that memory.
 void load_carried(Operation& write);
@@ -34,7 +34,7 @@ StepOutcome copy_staged(Operation& op, const std::function<void()>& once_begun =
 // GPU memory, only workers may call it.
 bool read_local(const Operation& op, uint8_t* to);
 
-// Returns the lane for an operation of this rail; nullptr if this process uses no GPU there.
+// Returns the lane for an operation of this rail; nullptr if this process uses no GPU on the rail.
 GpuLane* choose_lane(const Operation& op);
 
 // Finds the area of a lane's copier that contains a piece of this process's memory, or of the operation's

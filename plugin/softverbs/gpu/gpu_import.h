@@ -14,8 +14,8 @@ namespace verbena::softverbs {
 struct PeerProcess;
 
 // Memory of other processes that this process's copier has mapped. A worker maps each GPU allocation once for
-// each device of the copier, at its first use. It is unmapped when its owner has ended the registration or
-// has died.
+// each device of the copier, at its first use. The allocation is unmapped when its owner has ended the
+// registration or has died.
 class GpuImports {
  public:
   // Finds the area of a device that contains an address of `peer`. Returns false if the memory cannot be
@@ -34,7 +34,7 @@ class GpuImports {
   bool drop_stale(Copier& copier);
 
  private:
-  // A thread's latest mapping, because consecutive packets often use the same one.
+  // A thread's latest mapping, because consecutive packets often use the same mapping.
   struct Latest {
     const GpuImports* imports = nullptr;
     PeerProcess* peer = nullptr;

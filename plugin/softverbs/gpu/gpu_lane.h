@@ -21,8 +21,8 @@ inline constexpr uint64_t kNotLoaded = 0xb5ad4eceda1ce2a9;
 inline constexpr uint32_t kLooksPerQuery = 16;
 
 // `origin` identifies the registrations on both sides. Copies with different origins are never joined,
-// because they may be in different allocations, and one call cannot copy across allocations. `may_overtake`:
-// the bytes are not read before the completion, as for a receive.
+// because they may be in different allocations, and one call cannot copy across allocations. `may_overtake`
+// is true if nothing reads the bytes before the completion, as for a receive.
 struct GpuCopy {
   AreaAddress to, from;
   uint64_t bytes;
@@ -35,13 +35,13 @@ struct WordStore {
   uint64_t value;
 };
 
-// Returns the area address of memory in our segment.
+// Returns the area address of memory in this process's segment.
 AreaAddress address_segment(const void* memory);
 
 // A ring to the copier, through which one thread issues copies in order. Each copy gets the next ticket. When
-// a lane has reached a ticket, all copies up to it are complete. Consecutive copies are joined. For memory of
-// this process (kThisProcess) a lane copies through a stage that the copier maps: data for the GPU is read
-// when the copy is issued or polled, and data for this process is written when a poll finds the copy
+// a lane has reached a ticket, all copies up to this ticket are complete. Consecutive copies are joined. For
+// memory of this process (kThisProcess) a lane copies through a stage that the copier maps: data for the GPU
+// is read when the copy is issued or polled, and data for this process is written when a poll finds the copy
 // complete.
 class GpuLane {
  public:
@@ -52,15 +52,15 @@ class GpuLane {
 
   // Only the lane's thread may call the functions below.
   void copy(const GpuCopy& copy);
-  // Stores at most kMostStores aligned words in this order, as the lane's next work, and returns its ticket.
-  // Faster than a copy.
+  // Stores at most kMostStores aligned words in this order, as the lane's next work; ticket() then returns
+  // its ticket. Stores are faster than a copy.
   void store_words(std::span<const WordStore> words);
   static constexpr size_t kMostStores = copier::kMaxWords;
   uint64_t ticket() const { return issued_; }  // of the latest copy
-  // Passes copies to the copier that were held back to be joined with later ones.
+  // Passes those copies to the copier that were held back to be joined with later copies.
   void start();
-  // Returns whether the copies (first, last] are complete. Reports them as broken if one was rejected, but
-  // only after all have ended, or if the copier has exited.
+  // Returns whether the copies (first, last] are complete. Returns kBroken if the copier has exited, or if a
+  // copy was rejected and all these copies have ended.
   LaneState look(uint64_t first, uint64_t last);
 
  private:
@@ -77,7 +77,7 @@ class GpuLane {
     uint64_t first, last;
     bool is_whole;          // contains the last bytes of its tickets
     uint64_t staged_bytes;  // of the stage
-    const uint8_t* stage;   // destination of the bytes when the copy is done; null if there is none
+    const uint8_t* stage;   // bytes that are copied to `out` when the copy is done; null if there are none
     AreaAddress out;
     uint64_t out_bytes;
   };

@@ -227,7 +227,7 @@ std::optional<std::string> try_gpu(Copier& copier) {
     return {};
   uint32_t index = 0;
   std::string why;
-  if (!copier.open_device(uuid, index, why)) return "no copier: " + why;
+  if (!copier.open_device(uuid, index, why)) return "the copier process cannot be used: " + why;
   Trial trial(*driver);
   if (trial.map_descriptor(device, copier, index, uuid, why) || trial.map_ipc(copier, index, uuid, why))
     return "";
@@ -281,10 +281,11 @@ int GpuMemory::attach(uint64_t address, uint64_t bytes, uint32_t& gpu) {
   if (driver.cuDeviceGetUuid(&uuid, allocations[0].device) != CUDA_SUCCESS) return EFAULT;
   Export exported;
   std::string why;
-  if (!process.copier.open_device(uuid, allocation.device, why)) return refuse("no copier: " + why);
+  if (!process.copier.open_device(uuid, allocation.device, why))
+    return refuse("the copier process cannot be used: " + why);
   if (!exported.make(driver, allocations)) return refuse(kCannotMap);
   if (!exported.map(process.copier, allocation.device, uuid, allocation.bytes, allocation.area, why))
-    return refuse("the copier cannot map it: " + why);
+    return refuse("the copier process cannot map the memory: " + why);
   exported.publish(shared);
   shared.device_index = allocation.device;
   shared.base = allocation.base;

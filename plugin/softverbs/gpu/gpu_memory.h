@@ -32,7 +32,7 @@ class GpuMemory {
   static bool owns(uint64_t address);
 
   // Returns why GPU memory cannot be registered; null if it can, or if no GPU is in use yet. The first call
-  // with a GPU's context current tests it, which may take a second; later calls return the same answer.
+  // with a GPU's context current tests this, which may take a second; later calls return the same answer.
   const char* explain_refusal();
 
   // Registers [address, address + bytes). Returns 0 and sets `gpu` to 1 + the index of its SharedGpu.

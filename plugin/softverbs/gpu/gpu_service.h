@@ -1,7 +1,7 @@
-// The work that the owner of GPU memory does for its peers. It copies between memory that peers cannot map
-// and their staging blocks, which are in the peer's segment. It also executes all atomic changes of words,
-// even if peers can map them, so that the changes are atomic among each other without a lock between
-// processes.
+// The work that the owner of GPU memory does for its peers. The owner copies between memory that peers cannot
+// map and the peers' staging blocks, which are in the peers' segments. The owner also executes all atomic
+// changes of words, even of words that peers can map, so that the changes are atomic among each other without
+// a lock between processes.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct WordChange {
   uint64_t address = 0;  // aligned
   uint32_t gpu = 0;
   bool is_swap = false;  // false: adds the operand
-  uint64_t operand = 0;  // of a swap: what it compares with
+  uint64_t operand = 0;  // of a swap: the value to compare with
   uint64_t swap = 0;
 
   uint64_t apply_to(uint64_t before) const {
@@ -39,7 +39,7 @@ struct WordChange {
   }
 };
 // Requests an atomic change. The owner prepares it at once, and executes it once the gate is open. A change
-// that is withdrawn before that is not executed, and fails.
+// that is withdrawn before the gate is open is not executed, and fails.
 bool submit(PeerProcess& owner, const WordChange& change, uint32_t& request);
 // Words of the same device that are stored before the change.
 struct CarriedWords {

@@ -14,8 +14,9 @@ inline constexpr uint32_t kStages = 4;
 inline constexpr uint64_t kWordsBytes = 4096;  // behind the stages
 inline constexpr uint64_t kStagingBytes = kStages * kStageBytes + kWordsBytes;
 
-// The staging block of one rail. It is in this process's segment, so that owners of GPU memory can also
-// access it. The first thread that needs it calls open(); the other functions need an earlier open().
+// The staging block of one rail. The block is in this process's segment, so that owners of GPU memory can
+// also access it. The first thread that needs the block calls open(); the other functions need an earlier
+// open().
 class StagingBlock {
  public:
   // Allocates the block at the first call. Returns false if there is no memory.

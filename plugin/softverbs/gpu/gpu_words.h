@@ -11,8 +11,8 @@ namespace verbena::softverbs {
 
 class Process;
 
-// A word in GPU memory that peers change. Its value is cached from its load until no change is outstanding.
-// Afterwards the application may write it.
+// A word in GPU memory that peers change. The value of the word is cached from the load of the word until no
+// change is outstanding. Afterwards the application may write the word.
 struct GpuWord {
   uint64_t address = 0;
   AreaAddress place;
@@ -26,11 +26,11 @@ struct GpuWord {
   uint32_t cell = 0;
 };
 
-// Used by the owner's thread only. All loads and stores of a word go through one lane, so that a load returns
-// the latest store.
+// Only the owner's thread uses this class. All loads and stores of a word go through one lane, so that a load
+// returns the latest store.
 class GpuWords {
  public:
-  // The values are in this process's segment, to which copies load. Throws std::bad_alloc.
+  // Copies load the values into this process's segment. Throws std::bad_alloc.
   explicit GpuWords(Process& process);
 
   // Adds a user of a word; at most kGpuRequests users at a time. The first user of a word begins its load.

@@ -17,7 +17,8 @@ class Caught {
   int error_;
 };
 
-// Call this in an exception handler. Sets errno from the current exception, and logs the first one.
+// Call this in an exception handler. Sets errno from the current exception. Logs only the first exception of
+// the process.
 Caught report_exception() noexcept;
 
 // Ends the body of a function that applications in C call and that allocates memory:

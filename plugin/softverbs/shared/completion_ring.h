@@ -1,10 +1,9 @@
-// The shared half of a completion queue: every process may produce, only the owner consumes.
+// The shared half of a completion queue: every process may add completions, and only the owner takes them.
 //
-// Survives a producer that is killed at any instruction: a slot is claimed before the tail moves and is
-// ready only when its completion is whole. If the tail was not moved, the next producer moves it. If
-// the slot stays held, its word names the holder, and the owner gives the slot up once that process is
-// dead (skip_completion, SteppedOver::forget_dead). So the ring loses the completion of a dead process
-// and no other.
+// The ring stays usable if a producer is killed at any instruction. A slot is claimed before the tail moves,
+// and is ready only when its completion is whole. If the tail was not moved, the next producer moves it. If
+// the slot stays held, its word names the holder, and the owner gives the slot up once that process is dead
+// (skip_completion, SteppedOver::forget_dead). So the ring loses only the completion of the dead process.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +17,13 @@ enum class Polled {
   kEmpty,
   kTaken,
   kHeld,      // the producer has not finished, or was killed
-  kHeldApart  // the same, but later completions may be taken first: step_over()
+  kHeldApart  // like kHeld, but later completions may be taken first: step_over()
 };
 
-// kApart is for the completion of a datagram, which need not be in order with those of other senders. A
-// producer may be stopped, even for minutes, while it pushes such a completion. It then delays neither the
-// consumer nor other producers: the consumer steps over the slot, and producers skip its tickets until the
-// stopped producer continues.
+// kApart is for the completion of a datagram, which need not be in order with completions of other senders. A
+// producer may be stopped, even for minutes, while it pushes such a completion. A stopped producer delays
+// neither the consumer nor other producers: the consumer steps over the slot, and producers skip the slot's
+// tickets until the stopped producer continues.
 enum class Order { kInQueue, kApart };
 
 inline CompletionSlot& get_completion_slot(Segment& segment, SharedCq& cq, uint64_t ticket) {
@@ -32,7 +31,7 @@ inline CompletionSlot& get_completion_slot(Segment& segment, SharedCq& cq, uint6
   return segment.inside<CompletionSlot>(cq.ring.get() + index * sizeof(CompletionSlot));
 }
 
-// Limited to the possible values, because a peer may have overwritten it.
+// Returns the number of slots, limited to the possible values, because a peer may have overwritten it.
 inline uint64_t count_slots(const SharedCq& cq) {
   return std::min(cq.capacity.get(), kMaxCqEntries);
 }
@@ -70,12 +69,14 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
   }
 }
 
-// The tail may be behind the head: behind slots that were stepped over before their producers moved it.
+// Returns whether the tail is after a ticket. The tail may be behind the head, because the consumer may step
+// over slots before their producers move the tail.
 inline bool is_ahead(uint64_t tail, uint64_t ticket) {
   return static_cast<int64_t>(tail - ticket) > 0;
 }
 
-// Returns whether producers skipped the ticket at the head, so that it has no entry.
+// Moves the head past its ticket if producers have skipped the ticket, so that the ticket has no entry.
+// Returns false if they have not skipped it. On true, the caller must check the head again.
 inline bool skip_passed(SharedCq& cq, CompletionSlot& slot, uint64_t word, uint64_t ticket) {
   if (cq.passed.load(std::memory_order_acquire) == 0) [[likely]]
     return false;
@@ -89,7 +90,8 @@ inline bool skip_passed(SharedCq& cq, CompletionSlot& slot, uint64_t word, uint6
   return true;
 }
 
-// Only one thread may consume at a time. On kHeld and kHeldApart, `holder` is the claimer of the producer.
+// Takes the completion at the head. Only one thread may call this function at a time. On kHeld and
+// kHeldApart, `holder` is the claimer of the producer.
 inline Polled pop_completion(Segment& segment, SharedCq& cq, Completion& completion, uint32_t& holder) {
   for (uint64_t skipped = 0;; ++skipped) {
     const uint64_t ticket = cq.head.load(std::memory_order_relaxed);
@@ -160,7 +162,7 @@ class SteppedOver {
   static uint64_t read_word(Segment& segment, SharedCq& cq, uint64_t ticket) {
     return get_completion_slot(segment, cq, ticket).word.load(std::memory_order_acquire);
   }
-  // Continues from its next ticket that producers have not skipped.
+  // Empties the slot for its next ticket that producers have not skipped.
   void give_back(Segment& segment, SharedCq& cq, uint32_t i) {
     const uint64_t ticket = tickets_[i], capacity = cq.capacity.get();
     const uint64_t tail = cq.tail.load(std::memory_order_acquire);

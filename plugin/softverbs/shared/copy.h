@@ -10,8 +10,9 @@
 
 namespace verbena::softverbs {
 
-// Copies so that another thread sees the bytes appear in ascending order, by 32-byte lines (aligned to the
-// destination) or smaller: pollers of a message's last word, and of LL128's flag words, rely on it.
+// Copies so that another thread sees the bytes appear in ascending order, in lines of 32 bytes (aligned at
+// the destination) or in smaller units. Threads that poll a message's last word or LL128's flag words rely on
+// this order.
 void copy_inorder(void* destination, const void* source, size_t bytes);
 
 using Pieces = std::vector<iovec>;  // a gather list; empty pieces are allowed

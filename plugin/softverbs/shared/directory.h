@@ -1,6 +1,7 @@
-// The file with all processes of one user and job: slot -> owner. It is in the job's folder (job_folder.h).
-// If a process is killed, its slot stays claimed until another process finds the owner dead and claims the
-// slot. Slots are claimed under a lock of the file; the kernel releases the lock when its holder ends.
+// The file with all processes of one user and job. The file has a table of slots; each slot names its owner,
+// a process. The file is in the job's folder (job_folder.h). If a process is killed, its slot stays claimed
+// until another process finds the owner dead and claims the slot. Slots are claimed under a lock of the file;
+// the kernel releases the lock when its holder ends.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ class Directory {
     uint32_t slot;
     uint32_t generation;
   };
-  // Opens the file and claims a slot for which `accept` returns true. nullptr with errno on failure; never
-  // closed.
+  // Opens the file and claims a slot for which `accept` returns true. Returns nullptr, with errno, on
+  // failure. The Directory is never closed.
   using Accept = std::function<bool(uint32_t slot)>;
   static Directory* open(uint64_t owner, const Accept& accept, Claim& claim);
   // Releases the slot. The last process to leave removes the folder.
@@ -28,7 +29,7 @@ class Directory {
   uint32_t get_generation(uint32_t slot) const {
     return slots_[slot].generation.load(std::memory_order_acquire);
   }
-  // Publishes the descriptor of this process's segment: peers open the segment by the process id and this
+  // Publishes the descriptor of this process's segment: peers open the segment with the process id and this
   // descriptor. -1 means that there is none.
   void set_segment(uint32_t slot, int descriptor) {
     slots_[slot].segment.store(static_cast<uint32_t>(descriptor) + 1, std::memory_order_release);

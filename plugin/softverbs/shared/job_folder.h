@@ -10,26 +10,27 @@
 
 namespace verbena::softverbs {
 
-// The possible locations of a job's folder: `chosen` (SOFTVERBS_DIR); if that is empty, /dev/shm; or the
-// user's /run/user if another user has taken the name in /dev/shm.
+// Returns the possible locations of a job's folder. If `chosen` (SOFTVERBS_DIR) is not empty, the only
+// location is `chosen`. Otherwise the locations are /dev/shm and, if another user has taken the name there,
+// the user's /run/user.
 std::vector<std::string> list_parents(const std::string& chosen);
-// Returns the name without the part for the job.
+// Returns the name of the folder without the part for the job.
 std::string make_folder_name();
 
-// Opens a folder only if it belongs to this user. -1 with errno on failure; EPERM if the folder belongs to
-// another user.
+// Opens a folder only if it belongs to this user. Returns -1, with errno, on failure; errno is EPERM if the
+// folder belongs to another user.
 int open_folder(int parent, const char* name);
 constexpr char kTable[] = "processes";
 // Opens the table of processes in a folder of this user; returns -1 with errno on failure.
 int open_table(int folder, int flags);
 
-// Locks a byte of the file to show that this process is alive, also to processes of other pid namespaces,
-// which cannot look up its process id. The lock belongs to the open file, and ends with its last holder, even
-// if that is killed.
+// Locks a byte of the file to show that this process is alive. Processes of other pid namespaces also see the
+// lock, although they cannot look up the process id. The lock belongs to the open file, and ends with the
+// file's last holder, even if this process is killed.
 bool lock_life(int table, short kind);
 bool is_anyone_there(int table);
 
-// The table must be locked and unused.
+// Removes a folder. Its table must be locked, and no process may use it.
 void remove_folder(int parent, const char* name, int folder);
 
 // Removes the files of jobs whose processes were all killed, in this pid namespace or in another one, such as
@@ -43,8 +44,8 @@ uint64_t read_owner(int pid);
 inline int get_pid(uint64_t owner) {
   return static_cast<int>(owner & 0x3fffff);
 }
-// Returns true also if this cannot be determined (no descriptor is left), because the resources of a live
-// process must not be taken.
+// Returns whether a process is alive. Also returns true if this cannot be determined because no descriptor is
+// left: the resources of a live process must not be taken.
 inline bool is_alive(uint64_t owner) {
   if (owner == 0) return false;
   const uint64_t present = read_owner(get_pid(owner));

@@ -1,4 +1,4 @@
-// Starts the library's own threads: detached, with all signals blocked.
+// Starts the library's own threads, which are detached and block all signals.
 #pragma once
 
 #include <pthread.h>

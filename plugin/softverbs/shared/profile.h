@@ -1,6 +1,6 @@
 // Profiles: restrictions that make softverbs behave like another device. SOFTVERBS_PROFILE names a profile of
-// the table in profile.cc, or has KEY=VALUE words, or names a file of such words. It is read once and takes
-// effect when objects are created, so that requests have no overhead.
+// the table in profile.cc, or has KEY=VALUE words, or names a file of such words. The variable is read once.
+// The profile takes effect when objects are created, so that requests have no overhead.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace verbena::softverbs {
 
-// In the order of docs/softverbs.md, which says what each member imitates.
+// The members are in the order of docs/softverbs.md, which says what each member imitates.
 struct Profile {
   std::string name;                       // empty: softverbs itself
   bool is_valid = true;                   // false: no device is offered
@@ -17,7 +17,7 @@ struct Profile {
   uint64_t seed = 1;                      // seed of that order
   uint32_t vendor = 0x5356, part = 4129;  // perftest uses inline sends if it sees part 4129
   bool has_atomics = true;
-  // Limits of queue pairs and receive queues. Creating a larger one fails.
+  // Limits of queue pairs and receive queues. Creating a larger queue fails.
   uint32_t max_entries = 32768, max_shared_entries = 32768, max_sges = 32, max_inline_bytes = 1024;
   uint32_t max_cq_entries = 1u << 20;
   uint32_t max_address_handles = 1u << 20;  // max_ah: of a device, in each process

@@ -1,12 +1,11 @@
-// The shared half of a receive queue, private or shared. The owner produces (one thread at a time), and every
-// connected peer consumes.
+// The half of a receive queue that processes share. The queue may belong to one queue pair or to several
+// (SRQ). The owner adds receives (one thread at a time), and every connected peer takes receives.
 //
-// It survives a consumer that is killed at any instruction. A receive that a peer has taken is recorded in
-// two places: in its slot, which is held for the peer's queue pair, and then in SharedQp::open_receives. It
-// is recorded in the second place before the slot is released. If the peer is dead, the owner checks both
-// places (recover_receives compares tickets, so that a receive in both places counts once). If the consumer
-// did not move the head, the next consumer moves it. Datagrams take a receive by one compare-and-swap and
-// hold no slot (Take::kAtOnce).
+// The ring stays usable if a consumer is killed at any instruction. A receive that a peer has taken is first
+// recorded in its slot, which is held for the peer's queue pair, and then in SharedQp::open_receives. Only
+// then is the slot released. If the peer is dead, the owner checks both records (recover_receives compares
+// tickets, so that a receive with both records counts once). If the consumer did not move the head, the next
+// consumer moves it. Datagrams take a receive by one compare-and-swap and hold no slot (Take::kAtOnce).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -85,7 +84,7 @@ inline void open_receive(SharedQp& qp, uint64_t wr_id, uint64_t ticket) {
   qp.receives_opened.store(count + 1, std::memory_order_release);
 }
 
-// Takes the oldest receive for the queue pair at `qp_index` of the same segment. False when the ring is
+// Takes the oldest receive for the queue pair at `qp_index` of the same segment. Returns false if the ring is
 // empty.
 inline bool pop_receive(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index,
                         ReceiveRequest& request, Take take) {
@@ -128,8 +127,8 @@ inline uint64_t count_slots(const SharedReceiveQueue& queue) {
   return std::min(queue.capacity.get(), kMaxReceiveSlots);
 }
 
-// For the owner, if the peer of a queue pair is dead: a slot that the peer holds becomes an open receive,
-// unless it is one already.
+// The owner calls this function if the peer of a queue pair is dead. A slot that the peer holds becomes an
+// open receive, unless it is an open receive already.
 inline void recover_receives(Segment& segment, SharedReceiveQueue& queue, uint32_t qp_index) {
   SharedQp& qp = segment.qp(qp_index);
   const uint32_t max_sges = count_max_sges(queue);

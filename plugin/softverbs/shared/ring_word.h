@@ -1,14 +1,14 @@
-// The word that guards one slot of a shared ring. It contains the round of the ring (the ticket), the slot's
-// state, and its holder.
+// The word that guards one slot of a shared ring. The word contains the round of the ring (the ticket), the
+// slot's state, and the slot's holder.
 //
-// It survives a kill at any instruction: every step is one compare-and-swap or one store, so the word always
-// has a valid state, and a held slot always names its holder. If the holder is dead, other processes give the
-// slot up. There is no lock that a dead process could keep.
+// The word stays valid if a process is killed at any instruction. Every step is one compare-and-swap or one
+// store, so the word always has a valid state, and a held slot always names its holder. If the holder is
+// dead, other processes give the slot up. There is no lock that a dead process could keep.
 //
 //    empty --claim (CAS)--> held by a process --store--> ready --> ... --store--> empty in the next round
 //
-// kHeldApart: held for an entry that has no order with other entries, so that no process waits for its
-// holder.
+// kHeldApart: held for an entry whose order among the entries does not matter, so that no process waits for
+// the holder.
 #pragma once
 
 #include <cstdint>

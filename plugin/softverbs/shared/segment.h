@@ -1,6 +1,6 @@
 // The memory that a process shares with its peers (Segment), and two allocators for it: ring memory (Arena)
-// and table indices (IndexPool). Only the owner's threads use the allocators, so the allocators have a mutex.
-// A value that a peer has written is never used as an address without a check.
+// and table indices (IndexPool). Only the owner's threads use the allocators, so a mutex is enough to protect
+// them. A value that a peer has written is never used as an address without a check.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 
 namespace verbena::softverbs {
 
-// A mapped segment of this process or of a peer. Its memory has no name, exists until the last process closes
-// it, and cannot shrink. An offset that a peer has written always leads to an address within the segment.
+// A mapped segment of this process or of a peer. The memory of a segment has no name, exists until the last
+// process closes it, and cannot shrink. An offset that a peer has written always leads to an address within
+// the segment.
 class Segment {
  public:
   static std::unique_ptr<Segment> create();  // nullptr and errno on failure

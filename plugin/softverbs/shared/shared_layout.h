@@ -1,8 +1,8 @@
 // The layout of the memory that processes share. Every process owns one segment with its queue pairs, keys
-// and rings. Its peers map the segment and change it directly. A peer may be killed at any instruction, so
-// the segment contains no locks. Each field is one of three kinds: plain data that its reader validates; a
-// word that one store or one compare-and-swap changes from one valid state into another; or a count that only
-// one side writes.
+// and rings. The peers of a process map the segment and change it directly. A peer may be killed at any
+// instruction, so the segment contains no locks. Each field is one of three kinds: plain data that its reader
+// validates; a word that one store or one compare-and-swap changes from one valid state into another; or a
+// count that only one side writes.
 //
 // SharedQp::started and finished count a peer's requests on the owner's memory. If a peer is killed, the two
 // counts stay different. The owner waits for a live peer, and sets the counts equal for a dead peer.
@@ -16,7 +16,7 @@ namespace verbena::softverbs {
 
 inline constexpr uint32_t kLayoutVersion = 13;
 
-// A relaxed atomic: plain data that may change while it is read. The reader validates it afterwards.
+// A relaxed atomic: plain data that may change while it is read. The reader validates the value afterwards.
 template <typename T>
 class Shared {
  public:
@@ -81,16 +81,16 @@ struct SegmentHeader {
   uint32_t slot;
   uint32_t generation;
   uint64_t
-      probe_address;  // a word in the owner's memory that contains `owner`; a peer that can read it may copy
+      probe_address;  // a word in the owner's memory that contains `owner`; a peer that can read it can copy
   uint64_t base;      // the owner's address of the segment
   std::atomic<uint32_t> closed;
   std::atomic<uint32_t> atomic_holder;  // 0, or 1 + the claimer that holds the lock
   SharedPipe async_pipes[kContextCount];
   alignas(64) std::atomic<uint32_t> rails_down;  // a bit for each rail; peers read it at every request
-  // For each group of queue pairs: 0 while no peer works on any of them, so that the owner need not check
-  // each one. A peer first marks its queue pair (SharedQp::started), then sets this word if it is 0. The
-  // owner first clears it, then reads the marks. So one of the two always sees the other. Under traffic the
-  // word stays set and is not written.
+  // A word for each group of queue pairs. The word is 0 while no peer works on any queue pair of the group,
+  // so that the owner need not check each queue pair. A peer first marks its queue pair (SharedQp::started),
+  // then sets the word if it is 0. The owner first clears the word, then reads the marks. So either the owner
+  // sees the mark, or the peer sees that the word is 0. Under traffic the word stays set and is not written.
   alignas(64) std::atomic<uint32_t> busy_groups[kQpCount / kQpsPerGroup];
 };
 
@@ -203,7 +203,7 @@ struct SharedSge {
   uint32_t lkey;
 };
 
-// The queue's max_sge SharedSge follow.
+// The slot of a receive. The SharedSge of the receive follow the slot, which has space for max_sge of them.
 struct ReceiveSlot {
   std::atomic<uint64_t> word;
   uint64_t wr_id;
@@ -228,7 +228,8 @@ inline uint64_t get_receive_slot_bytes(uint32_t max_sge) {
   return sizeof(ReceiveSlot) + max_sge * sizeof(SharedSge);
 }
 
-// How peers can map an allocation of GPU memory. Constant while a registration refers to it.
+// How peers can map an allocation of GPU memory. The value does not change while a registration refers to the
+// allocation.
 enum GpuExport : uint32_t { kNotExported = 0, kExportedAsFd = 1, kExportedAsIpc = 2 };
 
 struct alignas(64) SharedGpu {
@@ -250,7 +251,7 @@ enum GpuRequestKind : uint32_t { kGpuRead, kGpuWrite, kGpuAdd, kGpuSwap };
 // The owner makes a change only when its gate is open.
 enum GpuRequestGate : uint32_t { kGateClosed, kGateOpen, kGateWithdrawn };
 
-// A short write that is followed by a change may be executed together with it.
+// The owner may execute a short write, of at most this many words, together with the change that follows it.
 inline constexpr uint32_t kCarriedWords = 4;
 
 struct alignas(64) GpuRequest {
@@ -263,20 +264,21 @@ struct alignas(64) GpuRequest {
   // Of a copy:
   uint64_t bytes;
   uint64_t stage;        // offset in the claimer's segment
-  uint64_t stage_block;  // the staging block that contains it
+  uint64_t stage_block;  // the staging block that contains `stage`
   uint64_t stage_block_bytes;
   // Of a change:
   uint64_t operand, swap;
   uint64_t before;  // written by the owner: the previous value of the word
-  // The words of such a write, which are stored before the change once the gate is open.
+  // The words of a short write (kCarriedWords). The words are stored before the change, once the gate is
+  // open.
   uint64_t carried_address;
   uint32_t carried_gpu;
   uint32_t carried_words;
   uint64_t carried[kCarriedWords];
 };
 
-// The first entries are for copies, the others for changes. A copy that finds no free entry fails; a change
-// waits.
+// The first entries are for copies, and all other entries are for changes. A copy that finds no free entry
+// fails; a change waits for a free entry.
 inline constexpr uint32_t kGpuCopies = 64, kGpuChanges = 64;
 inline constexpr uint32_t kGpuRequests = kGpuCopies + kGpuChanges;
 

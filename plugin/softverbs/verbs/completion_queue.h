@@ -18,8 +18,8 @@ Cq* create_completion_queue(ibv_context* context, const CompletionQueueRequest& 
 bool take_completion(Cq& cq, Completion& completion);
 // Lets the wire make progress, if there is one.
 bool poll_wire(Cq& cq);
-// Call this after a poll, without poll_mutex. It may yield, because the peer may need this CPU to send the
-// expected data.
+// Call this after a poll, without poll_mutex. This function may yield, because the peer may need this CPU to
+// send the expected data.
 void yield_if_idle(bool has_polled);
 
 }  // namespace verbena::softverbs

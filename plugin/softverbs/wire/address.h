@@ -19,18 +19,18 @@ inline bool is_enabled() {
   return !get_rail_addresses().empty();
 }
 
-// Returns whether other hosts may reach the address: it is not a loopback address.
+// Returns true if other hosts may reach the address, that is, unless the address is a loopback address.
 bool is_open_to_others(const ibv_gid& address);
 
 // The GUID of a rail with an IPv4 address encodes this address, so that the link-local GID derived from the
 // GUID also leads to the rail. In host byte order; 0 for an IPv6 address.
 uint64_t make_guid(const ibv_gid& address, uint32_t device);
 
-// Finds the address of a GID of either kind. Returns false if it has none.
+// Finds the address of a GID of either kind. Returns false if the GID has no address.
 bool find_address(const ibv_gid& gid, ibv_gid& address);
 
-// Returns whether a GID can belong to another host. It cannot if it has no address, or an address that hosts
-// without a network use.
+// Returns whether a GID can belong to another host. A GID cannot belong to another host if it has no address,
+// or has an address that hosts without a network use.
 bool leads_away(const ibv_gid& gid);
 
 bool is_same(const ibv_gid& a, const ibv_gid& b);

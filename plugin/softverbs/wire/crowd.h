@@ -1,5 +1,5 @@
-// Limits the number of unidentified clients of a process, and chooses the client to drop when there are more.
-// A peer is unidentified for about one round trip.
+// Limits the number of unidentified clients of a process, and chooses the client to drop when there are too
+// many. A peer is unidentified for about one round trip.
 #pragma once
 
 #include <sys/resource.h>

@@ -1,10 +1,11 @@
 // The protocol between hosts, over TCP streams.
 //
 // A process listens on one port of every rail's address: SOFTVERBS_PORT + its slot. A queue pair number
-// contains the slot. A process with requests connects; all its queue pairs that lead to one process and rail
-// share that link. A link has several streams. Each stream begins with a Hello in both directions and, with a
-// job key, a Ready: a client joins a link only after it has proven that it has the key. Then frames follow,
-// each a header and `length` bytes of payload; with encryption they are in records
+// contains the slot. A process that has requests connects to this port. The connection is called a link; all
+// queue pairs of the process that lead to the same process and rail share the link. A link has several
+// streams, which are TCP connections. Each stream begins with a Hello in both directions. With a job key, a
+// Ready follows: a client joins a link only after it has proven that it has the key. Then frames follow. A
+// frame is a header and `length` bytes of payload; with encryption, frames are in records
 // (crypto/encrypted_stream.h). Numbers are little-endian.
 //
 //   connecting side: kRequest (SEND, WRITE, READ, atomics; long ones in several chunks), kDatagram, kAbandon
@@ -12,14 +13,14 @@
 //
 // The chunks of a long message take any stream that has space. A short message stays on its queue pair's
 // primary stream. Every stream carries chunks in the order in which they were posted, and the responder
-// executes the messages of a queue pair strictly in sequence: it stops reading a stream whose next chunk
-// belongs to a later message. The oldest message is never held back, so this cannot deadlock.
+// executes the messages of a queue pair strictly in sequence. The responder stops reading a stream whose next
+// chunk belongs to a later message. The oldest message is never held back, so there is no deadlock.
 //
-// A refusal for "not ready" starts a new round: the requester sends that message and all later ones again,
-// and the responder drops the rest of the old round. Other refusals end the queue pair. A requester that will
-// not send all of a message sends kAbandon in place of the missing chunk, so that the responder does not wait
-// for it: the responder drops the rest of the round. A later session of the same queue pair number (after a
-// reset, or in a new process) starts at sequence 0.
+// A refusal for "not ready" starts a new round: the requester sends the refused message and all later
+// messages again, and the responder drops the rest of the old round. Other refusals end the queue pair. A
+// requester that will not send all of a message sends kAbandon in place of the missing chunk. The responder
+// then does not wait for the chunk, and drops the rest of the round. A later session of the same queue pair
+// number (after a reset, or in a new process) starts at sequence 0.
 #pragma once
 
 #include <infiniband/verbs.h>

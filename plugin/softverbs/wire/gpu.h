@@ -1,5 +1,5 @@
-// GPU memory in connections to other hosts: the bytes of frames are copied from and to it through lanes of
-// the loop.
+// GPU memory in connections to other hosts: the bytes of frames are copied from and to GPU memory through
+// lanes of the loop.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace verbena::softverbs::wire {
 
 class Loop;
 
-// A loop's access to GPU memory. Its lanes copy through their own memory, so that a copy that does not end in
-// time cannot damage other memory. Only the loop's own thread uses it, while it holds the loop's turn; other
-// threads call only prepare().
+// A loop's access to GPU memory. The lanes copy through their own memory, so that a copy that does not end in
+// time cannot damage other memory. Only the loop's own thread uses it, while this thread holds the loop's
+// turn (loop.h); other threads call only prepare().
 class GpuPath {
  public:
   // Opens the lane of a device. May block. Returns false if the copier fails.
   bool prepare(uint32_t device);
-  // Copies, and waits for the GPU. Returns false if the copier fails or takes too long; GPU memory can then
-  // no longer be used here.
+  // Copies, and waits for the GPU. Returns false if the copier fails or takes too long; after that, this
+  // object can no longer access GPU memory.
   bool write(uint32_t gpu, uint64_t to, const uint8_t* from, uint64_t bytes);
   bool read(uint32_t gpu, uint64_t from, uint8_t* to, uint64_t bytes);
 

@@ -22,7 +22,7 @@ class Watched {
 
 // An epoll set, its thread, and the turn: only the thread that holds the turn reads these sockets and places
 // arriving data. A thread that polls a completion queue takes the turn if it is free, so that no other thread
-// has to wake up for a message. Meanwhile the loop's own thread stays away.
+// has to wake up for a message. Meanwhile the loop's own thread does not take the turn.
 class Loop {
  public:
   bool open();
@@ -37,13 +37,13 @@ class Loop {
   void retire(std::shared_ptr<void> object) { retired_.push_back(std::move(object)); }
   // Needs the turn: runs the task at the end of this turn.
   void at_end(std::function<void()> task) { at_end_.push_back(std::move(task)); }
-  // Called about every kHousekeepingMs while there is one, with the turn.
+  // If set, this function is called about every kHousekeepingMs milliseconds, with the turn.
   std::function<void()> housekeeping;
   static constexpr int kHousekeepingMs = 50;
 
   void poll();  // called by a thread that waits for completions
-  // Waits for the end of the current turn. Every later turn sees the earlier changes of this thread. Must not
-  // be called with any turn.
+  // Waits for the end of the current turn. Every later turn sees the earlier changes of this thread. The
+  // calling thread must not hold any turn.
   void quiesce();
   bool is_mine() const;  // this thread has the turn
 

@@ -14,7 +14,7 @@ namespace verbena::softverbs::wire {
 class Loop;
 
 // Registered memory of a queue pair's process: the destination of a message, or the source of a READ's
-// response. It is named by keys, not by addresses; each access checks the keys again.
+// response. The memory is named by keys, not by addresses; each access checks the keys again.
 struct Target {
   std::vector<SharedSge> pieces;
   uint32_t pd = 0;
@@ -38,13 +38,13 @@ struct Transfer {
   uint32_t bytes = 0;
   uint32_t received = 0;           // guarded by the owner's mutex
   std::atomic<uint32_t> error{0};  // a Reason, if its memory is gone: the rest is dropped
-  // The last bytes, which are stored after all others, because receivers poll them.
+  // The last bytes, which are stored after all other bytes, because receivers poll them.
   static constexpr uint32_t kTailBytes = 8;
   uint8_t tail[kTailBytes] = {};
   uint32_t tail_bytes() const { return bytes < kTailBytes ? bytes : kTailBytes; }
 };
 
-// Stores the tail of a complete transfer. Sets `error` if that is no longer possible.
+// Stores the tail of a complete transfer. Sets `error` if the memory is gone.
 void store_tail(Transfer& transfer, Loop& loop);
 
 inline constexpr uint32_t kAnyStream = UINT32_MAX;

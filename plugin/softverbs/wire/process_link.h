@@ -49,7 +49,7 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   std::shared_ptr<OutMessage> cut_frame(uint32_t stream, bool may_copy_gpu, Header& frame, bool& is_gpu_next);
 
   // For an accepted link: whether the client has proven that it is the peer of a queue pair of this process,
-  // or has at least sent a request to one. The link's loops set it.
+  // or has at least sent a request to such a queue pair. The link's loops set this value.
   bool is_known() const { return is_known_.load(std::memory_order_relaxed); }
   void set_known() {
     if (!is_known()) is_known_.store(true, std::memory_order_relaxed);
@@ -62,7 +62,7 @@ class ProcessLink : public std::enable_shared_from_this<ProcessLink> {
   void fail(const char* why);
   uint64_t get_silence_ns();
   // Called when the peer has closed a stream. Earlier acknowledgements may still arrive on the other streams,
-  // so a requester's link ends with its last stream, or when those take too long.
+  // so a requester's link ends with its last stream, or when these acknowledgements take too long.
   void end_stream();
   void check_end();
 

@@ -36,9 +36,9 @@ struct Outbound {
 
 // Sends posted requests that may start. The caller holds the queue pair's mutex.
 void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);
-// Steps of run_requests(), with the mutex held: pass the requests that may start to the link; let the worker
-// run the queue pair; fail the oldest request, and with it the queue pair, in the worker, because that may
-// wait for loops.
+// Steps of run_requests(), with the mutex held. start_all() passes the requests that may start to the link.
+// call_worker() lets the worker run the queue pair. fail_oldest() lets the worker fail the oldest request and
+// the queue pair, because this may wait for loops.
 void start_all(Qp& qp);
 void call_worker(Qp& qp, uint64_t delay_ns);
 void fail_oldest(Qp& qp, ibv_wc_status status);

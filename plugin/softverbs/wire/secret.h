@@ -1,5 +1,5 @@
-// The job key, and the proof, on a connection, that the other end has the same key: HMAC-SHA-256 by OpenSSL's
-// libcrypto, which is loaded only if there is a key.
+// The job key, and the proof that the other end of a connection has the same key. The proof uses HMAC-SHA-256
+// from OpenSSL's libcrypto, which is loaded only if there is a key.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ bool load_key();
 bool has_key();
 Protection get_protection();
 
-// Each proof covers all data that was sent before, with both challenges. Returns false if it cannot be
-// computed, or is wrong.
+// Each proof covers all data that was sent before, with both challenges. The functions return false if the
+// proof cannot be computed, or is wrong.
 bool sign_welcome(const Hello& hello, Hello& answer);
 bool check_welcome(const Hello& hello, const Hello& answer);
 bool sign_ready(const Hello& hello, const Hello& answer, Ready& ready);

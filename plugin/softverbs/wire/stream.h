@@ -11,13 +11,13 @@ namespace verbena::softverbs::wire {
 
 class ProcessLink;
 
-// The handling of a request's chunk by a stream.
+// How a stream handles a request's chunk.
 enum class Verdict { kPlace, kDrop, kHold, kBreak };
 
 // One TCP connection of a link.
 class Stream : public Watched {
  public:
-  // `encryption` is set for an accepted stream; null without encryption.
+  // `encryption` is set only for an accepted stream with encryption; otherwise it is null.
   Stream(ProcessLink& link, uint32_t index, Loop& loop, int fd, bool is_connected,
          std::shared_ptr<crypto::EncryptedStream> encryption);
   ~Stream() override;
@@ -53,8 +53,8 @@ class Stream : public Watched {
   enum class Reading { kHello, kHeader, kHeld, kPayload };
   enum class Buffered { kNeedsMore, kStopped };
 
-  // Holds the send mutex, everywhere except in pump(). On release it serves the threads that called pump() in
-  // the meantime.
+  // Holds the send mutex. All functions except pump() lock the mutex with a Hold. When a Hold releases the
+  // mutex, it also does the work of the threads that called pump() in the meantime.
   class Hold {
    public:
     explicit Hold(Stream& stream) : stream_(stream) { stream_.send_mutex_.lock(); }
@@ -106,9 +106,9 @@ class Stream : public Watched {
   void watch(bool& interest, bool wanted);
 
   std::mutex send_mutex_;  // taken by Hold or by pump()
-  // Not 0: a thread called pump() while the mutex was held. Changed only by read-modify-writes, which have
-  // one total order: a holder that checks it after releasing the mutex either sees the request, or a later
-  // caller finds the mutex free.
+  // Not 0 if a thread called pump() while the mutex was held. The value is changed only by
+  // read-modify-writes, which have one total order: a holder that checks the value after releasing the mutex
+  // either sees the request, or a later caller finds the mutex free.
   std::atomic<uint32_t> wants_pump_{0};
   int fd_;  // -1: closed; changes with both the turn and send_mutex_
   bool is_connected_;

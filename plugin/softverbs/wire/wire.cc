@@ -50,7 +50,7 @@ bool Wire::claim(uint32_t slot) {
     for (const auto& other : ports_) other->stop_listening();
     if (error == EADDRINUSE) return false;
     warn(
-        "cannot listen at %s, TCP port %u: %s. Processes on other hosts cannot reach this process. Check "
+        "cannot listen at %s, TCP port %u, so processes on other hosts cannot reach this process: %s. Check "
         "SOFTVERBS_NETDEVS and SOFTVERBS_PORT",
         write_address(port->address).c_str(), get_port_number(slot), strerror(error));
     return true;

@@ -310,8 +310,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::consume(Request& consumed) {
   if (lending_ == nullptr) return {};  // the request was free as soon as it was done
   if (request.state.load(std::memory_order_relaxed) != State::kReported)
     return base::fail(Status::kInvalidUsage,
-                      "irecvConsumed: datagrams: channel %u: a receive was consumed before it was complete",
-                      wire_);
+                      "irecvConsumed: datagrams: channel %u: the receive is not complete", wire_);
   if (request.has_slot) lending_->slots.clear(request.slot);
   if (request.descriptors != 0) {
     const EngineGuard guard(*engine_, EngineGuard::Waits{});

@@ -59,7 +59,7 @@ class DatagramTransport final : public Transport {
   void introduce() const override {
     base::log_info(
         "init: the plugin sends messages as datagrams, because VERBENA_TRANSPORT is datagram. Each receive "
-        "has one buffer");
+        "has one buffer (maxRecvs is 1)");
   }
   void check_traffic_class(uint64_t communicator_id, int traffic_class) const override {
     if (traffic_class < 0 || traffic_class == base::parameters().traffic_class) return;
@@ -83,7 +83,8 @@ class DatagramTransport final : public Transport {
     const auto contents = read_handle(handle);
     if (const auto error = protocol::datagram::check_handle(contents);
         error != protocol::HandshakeError::kNone)
-      return base::fail(Status::kInvalidArgument, "connect: the handle is %s", protocol::describe(error));
+      return base::fail(Status::kInvalidArgument, "connect: the handle cannot be used: %s",
+                        protocol::describe(error));
     return contents.nonce;
   }
   Result<std::unique_ptr<Connecting>> connect(const Device& device, const void* handle, uint64_t,

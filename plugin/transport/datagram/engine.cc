@@ -124,8 +124,8 @@ Outcome Engine::prepare(bool unpacks, uint32_t page_bytes) {
                       nic_.name.c_str(), kLeastMtuBytes, mtu_bytes);
   if (core_.options().pages.pages < PageBudget::kLeastPages * core_.options().rails)
     return base::fail(Status::kSystem,
-                      "device %s: datagrams would have only %u pages, because the device's shared receive "
-                      "queues are too small. Set VERBENA_TRANSPORT=connected on all ranks",
+                      "device %s: datagrams would have only %u bounce pages, because the device's shared "
+                      "receive queues are too small. Set VERBENA_TRANSPORT=connected on all ranks",
                       nic_.name.c_str(), core_.options().pages.pages);
   auto key = base::job_key();
   if (!key) return key.error();
@@ -528,7 +528,7 @@ void Engine::look_around() {
     if (rails_[i]->has_failed_queue())
       give_up_rail(i, "a completion queue for datagrams failed: the queue overran, or the device is gone");
     else if (!device.is_healthy() && device.has_failed())
-      give_up_rail(i, "its device has failed");
+      give_up_rail(i, "the device has failed");
   }
   retire_way({});
   look_for_ended();
@@ -635,9 +635,9 @@ std::string Engine::describe_counts() const {
   char line[512];
   std::snprintf(line, sizeof(line),
                 "datagrams on %s: engine %016" PRIx64 ", %u peers; packets sent %" PRIu64
-                ", retransmitted %" PRIu64 ", spurious %" PRIu64 ", received %" PRIu64 ", duplicates %" PRIu64
-                ", rejected %" PRIu64 ", unmatched %" PRIu64 ", delayed or ECN-marked %" PRIu64
-                "; timeouts %" PRIu64 ", paths quarantined %" PRIu64,
+                ", retransmitted %" PRIu64 ", spurious retransmits %" PRIu64 ", received %" PRIu64
+                ", duplicates %" PRIu64 ", rejected %" PRIu64 ", unmatched %" PRIu64
+                ", delayed or ECN-marked %" PRIu64 "; timeouts %" PRIu64 ", paths quarantined %" PRIu64,
                 nic_.name.c_str(), name_.id, core_.peers(), counts.sent_packets, counts.resent_packets,
                 counts.in_vain, counts.received_packets, counts.duplicates, counts.refused_packets,
                 counts.strays, counts.late_marks, counts.timeouts, counts.rested_paths);
@@ -667,9 +667,8 @@ std::string Engine::describe() const {
     const auto& state = core_.peer(id);
     if (!state.is_open) continue;
     base::append(text,
-                 "  %s: %s, last packet received %.1f s ago, %u packets in flight of a window of %u, %u "
-                 "paths of %u quarantined, %u "
-                 "receives open%s%s\n",
+                 "  %s: %s, last packet received %.1f s ago, %u packets in flight (congestion window %u "
+                 "packets), %u of %u paths quarantined, %u receives open%s%s\n",
                  peers_of_[id]->text.c_str(),
                  peers_of_[id]->failure.has_failed() ? "does not answer"
                  : peers_of_[id]->is_met             ? "connected"
@@ -702,7 +701,7 @@ StateDump Engine::dump() const {
 StateDump Engine::dump_from_outside() const {
   char line[160];
   std::snprintf(line, sizeof(line),
-                "datagrams on %s: engine %016" PRIx64 ": no state, as a thread is working on the engine\n",
+                "datagrams on %s: engine %016" PRIx64 ": state unknown: another thread uses the engine\n",
                 nic_.name.c_str(), name_.id);
   return {line};
 }

@@ -45,7 +45,7 @@ void Engine::note_too_long(SendEnd& end) {
   if (end.has_failed()) return;
   stop(end, base::fail(Status::kInvalidUsage,
                        "datagrams: channel %u to %s: the peer reports that a message is longer than the "
-                       "peer's receive buffer. The peer's log names the length",
+                       "peer's receive buffer. The peer's log gives the length of the buffer",
                        end.wire(), peers_of_[end.peer()]->text.c_str()));
 }
 
@@ -70,9 +70,9 @@ void Engine::note_placement_failure(const std::string& cause) {
 void Engine::note_stuck(uint32_t id, uint32_t message) {
   const auto explain = [&](const std::string& what) {
     return base::fail(Status::kRemote,
-                      "datagrams: %s%s answers, but a packet of up to %u bytes has not reached this peer for "
-                      "%lld ms (VERBENA_FAILOVER_TIMEOUT_MS). If the peer's log shows no error, look for a "
-                      "switch whose MTU is smaller than the MTU of the ports",
+                      "datagrams: %s%s answers, but a packet of up to %u bytes, retransmitted for %lld ms "
+                      "(VERBENA_FAILOVER_TIMEOUT_MS), has not reached the peer. If the peer's log shows no "
+                      "error, look for a switch whose MTU is smaller than the MTU of the ports",
                       what.c_str(), peers_of_[id]->text.c_str(),
                       core_.peer(id).data_bytes + PagePool::kLineBytes,
                       static_cast<long long>(core_.options().silence_ns / base::kNsPerMs));
@@ -123,7 +123,7 @@ void Engine::mend(uint32_t number) {
   constexpr int64_t kFlushMs = 100;
   Rail& rail = *rails_[number];
   if (rail.is_given_up()) return;
-  if (++rail.mendings > kMaxMendings) return give_up_rail(number, "its queue pairs keep failing");
+  if (++rail.mendings > kMaxMendings) return give_up_rail(number, "the rail's queue pairs keep failing");
   for (uint32_t mark = 0; mark < Rail::kPairs; ++mark) {
     SendQueue& pair = rail.pair(mark);
     if (!pair.is_broken()) continue;
@@ -142,8 +142,8 @@ void Engine::empty_pairs_of(uint32_t first_message, uint32_t messages) {
       SendQueue& pair = rails_[i]->pair(mark);
       if (!pair.holds(first_message, messages)) continue;
       base::log_info(
-          "datagrams on %s: memory was deregistered while queued datagrams refer to the memory. The plugin "
-          "resets the queue pair of these datagrams",
+          "datagrams on %s: queued datagrams refer to memory that was deregistered. The plugin resets the "
+          "queue pair of these datagrams",
           name_port(rails_[i]->device()).c_str());
       pair.set_broken();
     }

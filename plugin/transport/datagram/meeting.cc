@@ -226,7 +226,8 @@ Result<std::unique_ptr<SendEnd>> Connector::poll() {
         return base::fail(Status::kSystem, "%s: %s", describe().c_str(), describe_fullness().c_str());
       wire_ = engine_->choose_wire(peer_);
       if (wire_ == protocol::datagram::kNoChannel)
-        return base::fail(Status::kSystem, "%s: all %u channels to this peer are open. Close a channel first",
+        return base::fail(Status::kSystem,
+                          "%s: the maximum of %u channels to this peer is reached. Close a channel first",
                           describe().c_str(), wire_);
       channel_ = engine_->core().open_send(peer_, wire_);
       engine_->await(this, peer_);

@@ -96,8 +96,8 @@ void Engine::take_back_pages(uint32_t id) {
   }
   if (pages != 0)
     base::log_info(
-        "datagrams: %s: the peer's process has ended. The %u pages that were posted for this peer are free "
-        "again",
+        "datagrams: %s: the peer's process has ended. The %u bounce pages that were posted for this peer are "
+        "free again",
         peers_of_[id]->text.c_str(), pages);
 }
 

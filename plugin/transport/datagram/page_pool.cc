@@ -116,8 +116,8 @@ base::Result<PagePool> PagePool::create(const verbs::Device& device, uint32_t pa
       return pool;
     }
     base::log_info(
-        "datagrams: kernels cannot access %u pages (VERBENA_BOUNCE_BYTES %lld bytes, or no GPU is current). "
-        "The plugin copies the data received in these pages, and kernels do not unpack it",
+        "datagrams: GPU kernels cannot access %u bounce pages (VERBENA_BOUNCE_BYTES %lld bytes is too small, "
+        "or no GPU is current). The plugin, not a kernel, copies the data that these pages receive",
         pages, static_cast<long long>(base::parameters().bounce_bytes));
   }
   pool.memory_.reset(

@@ -27,8 +27,8 @@ std::vector<verbs::PortAddress> read_addresses(const protocol::RailRecord* rails
 
 std::string describe_versions(protocol::HandshakeError error, const protocol::HandshakeHeader& theirs) {
   if (error != protocol::HandshakeError::kVersion) return {};
-  return " (ours " + std::to_string(protocol::kProtocolVersion) + ", the peer's " +
-         std::to_string(theirs.version) + ")";
+  return " (the protocol version of this rank is " + std::to_string(protocol::kProtocolVersion) +
+         ", the peer's is " + std::to_string(theirs.version) + ")";
 }
 
 namespace {
@@ -285,8 +285,8 @@ base::Outcome Link::check_wanted() const {
   const auto left = static_cast<uint32_t>(std::countr_one(joining_.wanted_pairs));
   return base::fail(
       base::Status::kRemote,
-      "%s: the peer cannot reach this address, and continues without this queue pair. This rank cannot "
-      "continue, because VERBENA_FAILOVER is 0 here. Set VERBENA_FAILOVER=1 on this rank too",
+      "%s: the peer cannot reach the address of this queue pair and continues without the queue pair, but "
+      "this rank cannot continue, because its VERBENA_FAILOVER is 0. Set VERBENA_FAILOVER=1 on this rank too",
       describe(left).c_str());
 }
 
@@ -296,7 +296,7 @@ void Link::leave_missing_to_failover() {
     base::log_warn("%s: %s. The connection starts with its other queue pairs", describe(q).c_str(),
                    rails_[rail_of_[q]]->has_failed() ? "the device has failed"
                    : is_missing(q)                   ? "the peer's address does not answer"
-                                                     : "the peer cannot reach this address");
+                                   : "the peer cannot reach the address of this queue pair");
     pairs_[q].abandon();
     joining_.left_pairs |= 1U << q;
   }

@@ -98,7 +98,7 @@ bool Loopback::post(LoopbackUser& user, uint32_t ticket_index) {
   request.signaled = true;
   request.cookie = slot;
   if (!rail.link.pair(0).post(request)) {
-    give_up(rail, rail.link.describe(0) + ": cannot post");
+    give_up(rail, rail.link.describe(0) + ": cannot post a request");
     return false;
   }
   rail.slots[slot] = {&user, ticket_index, true};

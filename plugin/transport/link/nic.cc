@@ -88,7 +88,7 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
                      device->name().c_str(), device->port_number(), device->max_out_of_order_receives(),
                      nic->takes_out_of_order
                          ? ""
-                         : ". This is not enough, so connections of this device use in-order delivery");
+                         : ". This number is too small, so connections of this device use in-order delivery");
     }
     if (inline_bytes < verbs::kInlineBytes) {
       base::log_info(

@@ -208,7 +208,8 @@ void OneSidedEndpoint::fail_all(const std::string& cause) {
 }
 
 void OneSidedEndpoint::give_up(uint32_t peer, const std::string& cause) {
-  if (peer < options_.count_ranks) fail_peer(peer, "rail " + describe_rail() + ": given up: " + cause);
+  if (peer < options_.count_ranks)
+    fail_peer(peer, "rail " + describe_rail() + ": the connection was given up: " + cause);
 }
 
 }  // namespace verbena::transport

@@ -127,7 +127,7 @@ void RecordLinks::hear(bootstrap::FrameLink& link) {
     const base::Bytes payload = bootstrap::payload_of(record);
     if (bootstrap::header_of(record).kind != FrameKind::kLaneRecord ||
         payload.size() != sizeof(arrival.record))
-      return link.close("it is not an endpoint");
+      return link.close("the peer is not an endpoint");
     std::memcpy(as_chars(&arrival.record), payload.data(), sizeof(arrival.record));
     arrived_.push_back(arrival);
   }

@@ -79,8 +79,9 @@ void OneSidedEndpoint::absorb(uint32_t peer, const protocol::LaneRecord& record)
       const auto found = std::find_if(from.rails.begin(), from.rails.end(),
                                       [&](const RailPair& rail) { return rail.there == record.rail; });
       if (found == from.rails.end() || record.generation <= from.word_moves_heard)
-        return fail_peer(
-            peer, "the peer has moved the accesses to its words to a rail that does not reach this rank");
+        return fail_peer(peer,
+                         "the peer has moved the accesses to its words (such as signals) to a rail that does "
+                         "not reach this rank");
       from.word_moves_heard = record.generation;
       for (const auto& lane : from.lanes) lane->set_main(static_cast<uint32_t>(found - from.rails.begin()));
       return;

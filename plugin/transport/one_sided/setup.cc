@@ -64,8 +64,9 @@ bool check(const EndpointOptions& options, std::string* error) {
                           {"max_regions", options.max_regions, 1, kMaxRegions}};
   for (const Limit& limit : limits) {
     if (options.count_ranks != 0 && limit.value >= limit.minimum && limit.value <= limit.maximum) continue;
-    return fail(error, std::string(limit.name) + " is out of range (" + std::to_string(limit.value) + " of " +
-                           std::to_string(limit.minimum) + " to " + std::to_string(limit.maximum) + ")");
+    return fail(error, std::string(limit.name) + " is out of range (" + std::to_string(limit.value) +
+                           ", range " + std::to_string(limit.minimum) + " to " +
+                           std::to_string(limit.maximum) + ")");
   }
   return true;
 }
@@ -132,7 +133,7 @@ std::unique_ptr<OneSidedEndpoint> OneSidedEndpoint::open_on(const EndpointOption
   }
   auto links = RecordLinks::open(options.rank, options.count_ranks);
   if (!links) {
-    pass(error, "cannot create the socket on which this rank receives records of its peers");
+    pass(error, "cannot create the socket on which this rank receives records from its peers");
     return nullptr;
   }
   std::unique_ptr<OneSidedEndpoint> endpoint(
@@ -278,7 +279,7 @@ bool OneSidedEndpoint::make_pairs(uint32_t peer, std::string* error) {
   if (!is_any_up) return pass(error, "rail " + describe_rail() + " is down");
   if (agent_ != nullptr) {
     auto rings = AddRings::create(rails_.devices, options_.lanes);
-    if (!rings) return pass(error, "cannot register the memory for adds of " + name_rank(peer));
+    if (!rings) return pass(error, "cannot register the memory for the adds requested by " + name_rank(peer));
     made.add_rings = std::move(*rings);
   }
   choose_word_rail(made.told);
@@ -370,12 +371,12 @@ bool OneSidedEndpoint::join(uint32_t peer, const PeerAddress& address, std::stri
                            explain_no_path(ours, theirs, read_pairing_options()));
   }
   if ((address.add_rings != 0) != (agent_ != nullptr)) {
-    return fail(error,
-                name_rank(peer) +
-                    (agent_ != nullptr ? " adds to words by atomics of its device, but this rank adds"
-                                       : " adds to words by its agent, but this rank adds by atomics") +
-                    (agent_ != nullptr ? " by its agent" : " of its device") +
-                    ". The two methods cannot be mixed for one word");
+    return fail(
+        error, name_rank(peer) +
+                   (agent_ != nullptr ? " adds to words (such as signals) by RDMA atomics, but this rank adds"
+                                      : " adds to words (such as signals) in software, but this rank adds") +
+                   (agent_ != nullptr ? " in software" : " by RDMA atomics") +
+                   ". The two methods cannot be mixed for one word");
   }
   if (agent_ != nullptr) {
     joined.add_rings->remote = address.add_rings;

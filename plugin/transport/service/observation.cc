@@ -89,16 +89,15 @@ void log_latencies() {
       const observe::PathTotals sum = totals.sum(direction, path);
       const uint64_t timed = std::accumulate(sum.latency.begin(), sum.latency.end(), uint64_t{0});
       if (timed == 0) continue;
-      base::log_info(
-          "latencies: %s %s: %llu messages, mean %.1f us, half within %.1f us, 99 %% within %.1f us",
-          path == observe::Path::kStaged ? "staged" : "direct",
-          direction == observe::Direction::kSend      ? "sends"
-          : direction == observe::Direction::kReceive ? "receives"
-                                                      : "one-sided operations",
-          static_cast<unsigned long long>(sum.messages),
-          static_cast<double>(sum.latency_sum_ns) / static_cast<double>(timed) * 1e-3,
-          static_cast<double>(observe::find_quantile_ns(sum, 0.5)) * 1e-3,
-          static_cast<double>(observe::find_quantile_ns(sum, 0.99)) * 1e-3);
+      base::log_info("latencies: %s %s: %llu messages, mean %.1f us, median %.1f us, 99th percentile %.1f us",
+                     path == observe::Path::kStaged ? "staged" : "direct",
+                     direction == observe::Direction::kSend      ? "sends"
+                     : direction == observe::Direction::kReceive ? "receives"
+                                                                 : "one-sided operations",
+                     static_cast<unsigned long long>(sum.messages),
+                     static_cast<double>(sum.latency_sum_ns) / static_cast<double>(timed) * 1e-3,
+                     static_cast<double>(observe::find_quantile_ns(sum, 0.5)) * 1e-3,
+                     static_cast<double>(observe::find_quantile_ns(sum, 0.99)) * 1e-3);
     }
   }
 }

@@ -181,7 +181,7 @@ Acceptor::Verdict Acceptor::dismiss(const std::string& cause) {
   if (std::exchange(*has_told_of_strangers_, true)) {
     base::log_info("accept from %s: %s", peer_.c_str(), cause.c_str());
   } else {
-    base::log_warn("accept from %s: %s. Later connections of this kind are logged at level INFO only",
+    base::log_warn("accept from %s: %s. Further such connections are logged only at level INFO",
                    peer_.c_str(), cause.c_str());
   }
   return Verdict::kStranger;

@@ -68,8 +68,8 @@ class ConnectedTransport final : public Transport {
     if (protocol::datagram::is_datagram_handle(handle)) return fail_other_transport().error();
     const auto contents = read_handle(handle);
     if (const auto error = protocol::check_handle(contents); error != protocol::HandshakeError::kNone)
-      return base::fail(Status::kInvalidArgument, "connect: the handle is %s%s", protocol::describe(error),
-                        describe_versions(error, contents.header).c_str());
+      return base::fail(Status::kInvalidArgument, "connect: the handle cannot be used: %s%s",
+                        protocol::describe(error), describe_versions(error, contents.header).c_str());
     return contents.header.nonce;
   }
   Result<std::unique_ptr<Connecting>> connect(const Device& device, const void* handle,

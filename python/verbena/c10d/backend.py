@@ -27,12 +27,12 @@ def runs_methods() -> bool:
 
 
 def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) -> None:
-    """Registers the backend "verbena". PyTorch's entry point, or the import of verbena.c10d, calls it for CUDA.
+    """Registers the backend "verbena". PyTorch's entry point, or the import of verbena.c10d, calls this function for CUDA.
 
     Args:
         devices: the device types of PyTorch for which the backend is registered.
-        communicator_options: keyword arguments of verbena.ops.Communicator(), the same on all ranks. They apply to groups
-            that connect from now on.
+        communicator_options: keyword arguments of verbena.ops.Communicator(), the same on all ranks. The options apply to groups that
+            connect after this call.
     """
     COMMUNICATOR_OPTIONS.update(communicator_options)
     if not runs_methods():
@@ -41,8 +41,8 @@ def register(devices: Sequence[str] = ("cuda",), **communicator_options: Any) ->
 
 
 def _batch_as_block() -> None:
-    """Replaces dist.batch_isend_irecv. PyTorch 2.11 passes the messages of a batch to a Python group one by one, but NCCL must
-    know all messages of the batch before it starts the first one."""
+    """Replaces dist.batch_isend_irecv. PyTorch 2.11 passes the messages of a batch to a Python group one by one, but NCCL must know all
+    messages of the batch before it starts the first message."""
     begin = dist.batch_isend_irecv
     if hasattr(begin, "__wrapped__"):
         return
@@ -71,13 +71,13 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def explain(operation: str | None = None, dtype: Any = torch.float32, length_bytes: int = 0, reduction: Any = None) -> str:
-    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group serves it, and why. The
-    second part lists this process's groups, with the number of calls that each side served.
+    """Returns a text that says, for each operation, whether Verbena's kernels or the fallback group (NCCL or Gloo) serves it, and why. The
+    second part lists this process's groups, with the number of calls that Verbena and the fallback group served.
 
     Args:
         operation: the name of one operation, such as "all_reduce", to explain it alone; None for all.
         dtype: the tensor's type.
-        length_bytes: bytes of the tensor, or of one rank's message.
+        length_bytes: size of the tensor, or of one rank's message, in bytes.
         reduction: a ReduceOp of torch.distributed, or None.
     """
     if operation is not None:
@@ -115,13 +115,13 @@ class VerbenaBackend(Calls, _Backend):
 
     def split(self, store: Any, ranks: list[int], options: Any) -> "VerbenaBackend":
         if self.rank() not in ranks:
-            raise RuntimeError(f"split_group of backend verbena: rank {self.rank()} is not in any of the new groups. Name a group for "
-                               "each rank")
+            raise RuntimeError(f"split_group of backend verbena: rank {self.rank()} is not in any of the new groups. Each "
+                               "rank must be in one of the groups")
         timeout = self._timeout if options is None else options._timeout
         return VerbenaBackend(store, ranks.index(self.rank()), len(ranks), timeout, f"{self._group_name}/split")
 
     def perform_nocolor_split(self, device: Any) -> None:
-        """Does nothing: creating a group involves its members only."""
+        """Does nothing, because only the members of a group take part in its creation."""
 
     def _set_sequence_number_for_group(self) -> None:
         self._sequence = 0
@@ -131,8 +131,8 @@ class VerbenaBackend(Calls, _Backend):
 
 
 class VerbenaGroup(Calls, dist.ProcessGroup):
-    """Verbena as a whole process group, for PyTorch versions that call groups but not backends written in Python. It serves
-    "cpu:gloo,cuda:verbena" and passes tensors in host memory to a separate Gloo group."""
+    """Verbena as a whole process group, for PyTorch versions that call groups but not backends written in Python. This group serves
+    "cpu:gloo,cuda:verbena", and passes tensors in host memory to a separate Gloo group."""
 
     supports_splitting = False
     supports_coalescing = True

@@ -1,4 +1,4 @@
-"""PyTorch's collectives as calls of a communicator, or of the fallback group."""
+"""Runs PyTorch's collectives on a communicator, or on the fallback group (NCCL, or Gloo without GPUs)."""
 import collections
 import contextlib
 import datetime
@@ -17,16 +17,16 @@ from verbena.c10d.table import MAX_BYTES, find_refusal
 from verbena.native import BackendUnavailable, load_ops_library
 from verbena.ops import Algorithm, Communicator
 
-# Enqueues the kernels of a call on the communicator. Returns the copies to make after the kernels.
+# A function that enqueues the kernels of a call on the communicator, and returns the copies to make after the kernels.
 Body = Callable[[Any], Copies]
 
-# Groups run at the same time, in an order that differs among ranks. To avoid a deadlock, the blocks of all groups (twice as many
-# for large messages) and those of NCCL must fit on a GPU together.
+# Kernels of several groups may run at the same time, in different orders on different ranks. To avoid a deadlock, the blocks of all groups
+# (twice this number for large messages) and the blocks of NCCL must fit on a GPU together.
 COMMUNICATOR_OPTIONS: dict[str, Any] = {"blocks": 32}
-LIVE: "list[Calls]" = []  # keeps groups alive until their shutdown: PyTorch keeps only the C++ half of a wrapped backend alive
-_LIMITS = ("VERBENA_SYMM_TIMEOUT_MS", "VERBENA_BOOTSTRAP_TIMEOUT_MS")  # the library reads them once
-_EXPECTED_BYTES = 1 << 20  # assumed bytes of a message whose length differs among ranks, for the choice of the algorithm
-_MAX_COUNTS = 256  # maximum number of count tensors that a group caches
+LIVE: "list[Calls]" = []  # keeps groups alive until their shutdown, because PyTorch keeps only the C++ part of a backend alive
+_LIMITS = ("VERBENA_SYMM_TIMEOUT_MS", "VERBENA_BOOTSTRAP_TIMEOUT_MS")  # the library reads these settings only once
+_EXPECTED_BYTES = 1 << 20  # the choice of the algorithm assumes this size for messages whose lengths differ among ranks
+_MAX_COUNTS = 256  # maximum number of tensors of counts that a group caches
 
 
 class Reduction(NamedTuple):
@@ -41,7 +41,7 @@ class Calls:
 
     rank: Callable[[], int]
     size: Callable[[], int]
-    _host_group: Any = None  # serves tensors in host memory; None if the fallback group does
+    _host_group: Any = None  # serves tensors in host memory; None if the fallback group serves them
 
     def _begin(self, store: Any, rank: int, size: int, timeout: datetime.timedelta, name: str) -> None:
         self._store, self._timeout, self._group_name = store, timeout, name
@@ -70,18 +70,19 @@ class Calls:
             self._connect(device)
 
     def _connect(self, device: Any) -> None:
-        """Connects the ranks. Collective. If one rank fails, all ranks learn it, and the group uses no kernels."""
-        own_ms = str(min(max(100, int(self._timeout.total_seconds() * 1000)), 86_400_000))  # the parameters' bounds
+        """Connects the ranks. Collective. If a rank cannot connect, all ranks learn the reason, and the group uses only the fallback
+        group."""
+        own_ms = str(min(max(100, int(self._timeout.total_seconds() * 1000)), 86_400_000))  # the bounds of both settings
         limits = {os.environ.setdefault(name, own_ms) for name in _LIMITS}
         if limits != {own_ms}:
             warnings.warn(f"verbena: calls of this group time out after {' and '.join(sorted(limits))} ms, not after its timeout "
-                          f"of {own_ms} ms: all groups of a process share one limit, which is {' and '.join(_LIMITS)} or, if these "
-                          "are not set, the timeout of the first group", stacklevel=2)
+                          f"of {own_ms} ms, because all groups of a process share one limit. The limit is the value of "
+                          f"{' and '.join(_LIMITS)} or, if these are not set, the timeout of the first group", stacklevel=2)
         waits = self._timeout, self._end_waits
         lane: CudaLane | HostLane = CudaLane(device, *waits) if device.type == "cuda" else HostLane(*waits)
         self._lane = lane
-        # This exchange has the group's timeout. The connection below has the process's, and a peer without the library would
-        # never take part in it.
+        # This exchange ends after the group's timeout. The connection below ends only after the process's time limit, and a peer without
+        # the library would never connect.
         problems = self._exchange_text("here", self._try(load_ops_library))
         if not any(problems):
             problems = self._exchange_text("connected", self._try(lambda: lane.run(False, self._make_communicator)))
@@ -99,11 +100,11 @@ class Calls:
         return []
 
     def _try(self, step: Callable[[], Any]) -> str:
-        """Runs a step. Returns the reason of its failure, or "" if it succeeded."""
+        """Runs a step. Returns "" if the step succeeds; otherwise returns the reason why the step failed."""
         try:
             step()
         except (verbena.VerbenaError, verbena.LibraryNotFound, BackendUnavailable, OSError, ValueError) as error:
-            self._drop()  # a peer may be waiting in the context
+            self._drop()  # ends the waits of peers in this context
             if self.rank() == 0:
                 self._store.set("id", b"")
             return str(error) or repr(error)
@@ -128,11 +129,11 @@ class Calls:
             self._context.abort()
 
     def _drop(self) -> None:
-        """Aborts and closes the context at once. Peers that wait in it get an error."""
+        """Aborts and closes the context at once. Peers that wait in the context get an error."""
         context, self._ops, self._context = self._context, None, None
         if context is not None and not context.is_closed:
             context.abort()
-            if self._lane is None or self._lane.drain():  # otherwise a kernel still uses the memory, which is leaked
+            if self._lane is None or self._lane.drain():  # otherwise a kernel still uses the memory, which then leaks
                 with contextlib.suppress(verbena.VerbenaError):
                     context.close()
 
@@ -175,7 +176,7 @@ class Calls:
         return f"group {self._group_name!r}, rank {self.rank()} of {self.size()}: {state}; {calls}"
 
     def _describe_kernels(self) -> str:
-        """Says that a group has kernels, and whether they encode the largest bfloat16 tensors between hosts."""
+        """Returns a text that says whether the kernels encode the largest bfloat16 tensors between hosts."""
         large = self._ops.choose("all_reduce", MAX_BYTES).algorithm
         return "kernels" if large != Algorithm.LOSSLESS else \
             f"kernels; all_reduce of {MAX_BYTES >> 20} MiB of bfloat16 is encoded between hosts (LOSSLESS)"
@@ -183,7 +184,8 @@ class Calls:
     # Running a call.
 
     def _has_kernel(self, operation: str, tensors: list[Any], length_bytes: int, reduction: Reduction = Reduction("")) -> bool:
-        """Returns whether a kernel serves the call; the same on all ranks. Connects before the first such call."""
+        """Returns whether a kernel serves the call. The result is the same on all ranks. Connects the ranks before the first call that a
+        kernel serves."""
         self._sequence += 1
         if self._failure:
             raise dist.DistBackendError(f"verbena: {operation}: {self._failure}")
@@ -264,7 +266,7 @@ class Calls:
             raise self._fail(error) from error
 
     def _fail(self, error: verbena.VerbenaError) -> Exception:
-        """Returns the error as a DistBackendError, which PyTorch users expect. Every later call raises it again."""
+        """Returns the error as a DistBackendError, which PyTorch users expect. Every later call raises the same error."""
         self._failure = self._failure or str(error)
         told: Exception = dist.DistBackendError(f"verbena: group {self._group_name!r}, rank {self.rank()}: {self._failure}")
         return told
@@ -466,8 +468,8 @@ class Calls:
         """Returns the counts in GPU memory. Caches them, because copying them from the host takes longer than an exchange."""
         if counts not in self._counts:
             if self._lane.is_captured():
-                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once. Run it "
-                                   "once before the capture")
+                raise RuntimeError("verbena: an exchange with these split sizes cannot be captured before it has run once. Make "
+                                   "this call once before the capture")
             on_host = torch.tensor(counts, dtype=torch.int64, pin_memory=device.type == "cuda")
             self._counts[counts] = on_host.to(device, non_blocking=True)
         self._counts.move_to_end(counts)
@@ -475,7 +477,7 @@ class Calls:
             self._counts.popitem(last=False)
         found = self._counts[counts]
         if self._lane.is_captured():
-            self._captured.append(found)  # a graph reads them in each replay
+            self._captured.append(found)  # a graph reads the counts in each replay
         elif found.is_cuda:
             found.record_stream(torch.cuda.current_stream())
         return found
@@ -498,8 +500,8 @@ class Calls:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[list[Any]]:
-        """Coalesces the messages of the `with` block if PyTorch does not do so. Yields a list,
-        to which the works of these messages are added."""
+        """Coalesces the messages of the `with` block if PyTorch does not coalesce them. Yields a list, to which the works of these messages
+        are added."""
         works: list[Any] = []
         self._is_batch = True
         try:
@@ -561,7 +563,7 @@ def _scale(tensor: Any, reduction: Reduction) -> tuple[Any, str]:
 
 
 def _pack(tensor: Any) -> Any:
-    """Returns the tensor as a contiguous one, because strides may differ between ranks."""
+    """Returns the tensor as a contiguous tensor of one dimension, because strides may differ between ranks."""
     if tensor.dim() == 1 and tensor.is_contiguous():
         return tensor
     return tensor.detach().contiguous().view(-1)

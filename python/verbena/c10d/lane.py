@@ -1,4 +1,4 @@
-"""Orders a group's calls on a GPU, and provides the Work handles that PyTorch returns to its users."""
+"""Lanes, which run a group's calls one after the other on a GPU, and the Work handles that PyTorch returns to its users."""
 import ctypes
 import datetime
 import time
@@ -14,7 +14,7 @@ Copies = list[tuple[Any, Any]]  # (destination, source), copied after the kernel
 _MAX_STREAMS = 64  # stream objects that a lane caches
 _PAUSE_S = 50e-6
 _DRAIN = datetime.timedelta(seconds=10)
-_GRACE_S = 1  # lets a kernel's own timeout expire first, since its error names the late rank
+_GRACE_S = 1  # lets a kernel's own timeout expire first, because the kernel's error names the late rank
 
 
 def _poll(is_done: Callable[[], bool], timeout: datetime.timedelta, end: Callable[[], None] = lambda: None) -> bool:
@@ -40,7 +40,7 @@ def find_current(index: int) -> int:
 
 
 class Mark:
-    """The end of a call: a stream, and an event that is recorded there when it is first needed."""
+    """The end of a call: a stream, and an event that is recorded on this stream when the event is first needed."""
 
     __slots__ = ("event", "stream")
 
@@ -49,7 +49,7 @@ class Mark:
 
 
 class CudaLane:
-    """Runs a group's calls one after the other, as its communicator requires.
+    """Runs a group's calls one after the other, as the group's communicator requires.
 
     A call with async_op=True runs on the group's own stream, after all earlier work of the caller's stream. All other calls,
     and all calls captured into a graph, run on the caller's stream. run() does not wait for the GPU."""
@@ -57,7 +57,7 @@ class CudaLane:
     is_host = False
 
     def __init__(self, device: Any, timeout: datetime.timedelta, end: Callable[[], None]) -> None:
-        """Creates the lane. If the host waits for a call longer than `timeout`, it calls `end`, which aborts the waits of all
+        """Creates the lane. If the host has waited for a call longer than `timeout`, the lane calls `end`, which aborts the waits of all
         kernels."""
         self._index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", self._index)
@@ -70,7 +70,7 @@ class CudaLane:
         self._last: int | None = None  # the stream of the previous call
 
     def run(self, is_async: bool, launch: Callable[[], Copies]) -> Mark:
-        """Calls launch(), then makes the copies that it returned. Returns the mark of their end."""
+        """Calls launch(), makes the copies that launch() returned, and returns a mark of the end of these copies."""
         if torch.cuda.current_device() != self._index:
             with torch.cuda.device(self.device):
                 return self.run(is_async, launch)
@@ -123,7 +123,7 @@ class CudaLane:
         return bool(self._find_event(mark).query())
 
     def has_left(self, mark: Mark) -> bool:
-        """Returns whether the call runs on another stream than the caller's."""
+        """Returns True if the call runs on the lane's own stream, and False if it runs on the caller's stream."""
         return mark.event is not None
 
     def order(self, mark: Mark) -> None:
@@ -141,7 +141,7 @@ class CudaLane:
         torch.cuda.synchronize(self.device)
 
     def drain(self) -> bool:
-        """Waits for the end of all calls, after abort() ended their waits. Returns False if they do not end in time."""
+        """Waits for the end of all calls, after abort() ended their waits. Returns False if a call does not end in time."""
         try:
             events = [self._as_stream(raw).record_event() for raw in (self._own_raw, self._last) if raw is not None]
             return _poll(lambda: all(event.query() for event in events), _DRAIN)
@@ -150,7 +150,7 @@ class CudaLane:
 
 
 class HostLane:
-    """A lane for tensors in host memory, which only emulated GPUs accept. Each call waits for its end, because PyTorch's own
+    """A lane for tensors in host memory, which only emulated GPUs accept. run() waits for the end of each call, because PyTorch's own
     operations on such tensors use no streams."""
 
     is_host = True
@@ -209,7 +209,7 @@ class VerbenaWork(Work):
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         self._lane.order(self._mark)
-        self._held.clear()  # the allocator reuses memory freed from here on only after the call
+        self._held.clear()  # from here on, the allocator reuses the freed memory only after the call
         if self._check is not None:
             self._lane.block(self._mark)
             self._check()
@@ -235,7 +235,7 @@ class VerbenaWork(Work):
 
 
 class JoinedWork(Work):
-    """Joins several works into one. Without works, it represents a call in a coalescing block; the block's own work then tracks
+    """Joins several works into one. A JoinedWork without works represents a call in a coalescing block; the block's own work then tracks
     the call."""
 
     def __init__(self, works: list[Any], result: list[Any]) -> None:

@@ -1,10 +1,10 @@
-"""The table by which a group chooses between Verbena's kernels and its fallback group.
+"""The table by which a group chooses between Verbena's kernels and its fallback group (NCCL, or Gloo without GPUs).
 
 A choice depends only on values that are the same on all ranks: operation, type, reduction and size."""
 import dataclasses
 
 MOVED = "any"
-# The largest messages that have been measured against NCCL (docs/collectives.md).
+# Size of the largest messages for which Verbena was compared with NCCL (docs/collectives.md).
 MAX_BYTES = 64 << 20
 _FLOATS = ("float32", "float16", "bfloat16")
 _REDUCED = (*_FLOATS, "int32")
@@ -12,12 +12,12 @@ _REDUCED = (*_FLOATS, "int32")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One operation.
+    """A row of the table: an operation, and the calls of this operation that Verbena's kernels serve.
 
     Attributes:
         types: the types that a kernel supports; "any" if the operation only moves bytes; empty if there is no kernel.
         reductions: the reductions that a kernel supports; empty for operations without a reduction.
-        max_bytes: largest tensor, or largest message of one rank where ranks exchange messages; 0 for no limit.
+        max_bytes: maximum size of the tensor, or of one rank's message if ranks exchange messages; 0 for no limit.
         how: how a kernel serves the operation, or why no kernel does.
     """
     operation: str
@@ -29,7 +29,7 @@ class Row:
 
 _SUMS = ("SUM", "AVG", "MIN", "MAX", "PREMUL_SUM")
 TABLE = {row.operation: row for row in [
-    Row("all_reduce", _REDUCED, _SUMS, how="one kernel; PREMUL_SUM first multiplies, rounding to the tensor's type"),
+    Row("all_reduce", _REDUCED, _SUMS, how="one kernel; PREMUL_SUM first multiplies and rounds to the tensor's type"),
     Row("reduce", _REDUCED, _SUMS, how="an all-reduce; only the root keeps the result"),
     Row("reduce_scatter", _REDUCED, _SUMS),
     Row("all_gather"),
@@ -50,7 +50,7 @@ def find_refusal(operation: str, dtype: str, length_bytes: int = 0, reduction: s
     Args:
         operation: the name in the table, such as "all_reduce".
         dtype: the type's name, such as "float32".
-        length_bytes: bytes of the tensor, or of one rank's message.
+        length_bytes: size of the tensor, or of one rank's message, in bytes.
         reduction: the reduction's name, such as "SUM"; "" for operations without a reduction.
     """
     row = TABLE[operation]

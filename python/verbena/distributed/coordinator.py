@@ -23,13 +23,14 @@ class GroupCoordinator:
 
     Ranks: `rank` and `ranks` are ranks of the world; `rank_in_group`, `src` and `dst` are ranks of the group.
 
-    Calls: all methods are collective over the group, except the properties and destroy(). The send and recv methods involve only the two
-    ranks. On each rank, only one thread at a time may call methods. Failures raise VerbenaError, which names the missing or dead rank.
+    Calls: all methods are collective over the group, except the properties and destroy(). The send and recv methods involve only the sender
+    and the receiver. On each rank, only one thread at a time may call methods. Failures raise VerbenaError, which names the missing or dead
+    rank.
 
     Sums: elements are added in float32 or a wider type, in rank order, and the sum is rounded once, so all ranks get the same bits.
 
     GPU tensors: the methods copy GPU tensors through host memory, unless `device_communicator` is set. A device communicator is an object
-    with all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If it also has all_gatherv,
+    with all_reduce(x), all_gather(x, dim) and reduce_scatter(x, dim), such as verbena.ops.Communicator. If the object also has all_gatherv,
     reduce_scatterv, fused_allreduce_rmsnorm, broadcast or capture, the group uses these methods, too."""
 
     def __init__(self, name: str, number: int, ranks: list[int], rank: int, local_rank: int, pairs: Pairs | None) -> None:
@@ -92,7 +93,7 @@ class GroupCoordinator:
             import torch.distributed as dist
             if not dist.is_initialized():
                 raise RuntimeError(f"{self.unique_name} has no process group, because torch.distributed is not initialized. Call "
-                                   "torch.distributed.init_process_group() with the same ranks, or use the group's own calls")
+                                   "torch.distributed.init_process_group() with the same ranks, or use the group's own methods")
             if dist.get_rank() != self.rank or dist.get_world_size() <= max(self.ranks):
                 raise RuntimeError(f"{self.unique_name}: this process is rank {self.rank} in a group of ranks {self.ranks}, but "
                                    f"in torch.distributed it is rank {dist.get_rank()} of {dist.get_world_size()}")
@@ -108,9 +109,9 @@ class GroupCoordinator:
     # -- Tensors --
 
     def all_reduce(self, input_: Any, ca_fp8_quant: bool = False) -> Any:
-        """Returns the sum of the ranks' tensors as a new tensor; returns the input itself if the group has one rank.
-        ca_fp8_quant (AITER's name) allows the device communicator to quantise messages to e4m3, which makes the sum less
-        accurate; it has no effect if the communicator has no all_reduce_quantised()."""
+        """Returns the sum of the ranks' tensors as a new tensor; returns the input itself if the group has one rank. ca_fp8_quant (AITER's
+        name) allows the device communicator to quantise messages to e4m3, which makes the sum less accurate. This argument has no effect if
+        the communicator has no all_reduce_quantised()."""
         if not isinstance(ca_fp8_quant, bool):
             raise TypeError(f"ca_fp8_quant must be True or False, not {type(ca_fp8_quant).__name__}. A group's all_reduce() always "
                             "sums and takes no reduction")
@@ -155,7 +156,7 @@ class GroupCoordinator:
         import torch
         if len(sizes) != self.world_size or input_.shape[dim] != sizes[self.rank_in_group]:
             raise ValueError(f"sizes must have one entry for each of {self.world_size} ranks: {list(sizes)} does not fit rank "
-                             f"{self.rank_in_group}'s tensor, whose dimension {dim} is {input_.shape[dim]}")
+                             f"{self.rank_in_group}'s tensor, whose size along dimension {dim} is {input_.shape[dim]}")
         likes = [input_.new_empty(_resize(input_.shape, dim, size)) for size in sizes]
         return torch.cat(self._exchange([input_] * self.world_size, likes), dim=dim)
 
@@ -171,7 +172,7 @@ class GroupCoordinator:
             return self.device_communicator.reduce_scatterv(input_, dim, sizes)
         if len(sizes) != self.world_size or sum(sizes) != input_.shape[dim]:
             raise ValueError(f"sizes must have one entry for each of {self.world_size} ranks and add up to {input_.shape[dim]}, "
-                             f"the size of dimension {dim}: they are {list(sizes)}")
+                             f"the size of dimension {dim}, but sizes is {list(sizes)}")
         pieces = list(input_.split(list(sizes), dim))
         own = pieces[self.rank_in_group]
         return self._sum(self._exchange(pieces, [own] * self.world_size), input_.dtype).view(own.shape)
@@ -213,7 +214,7 @@ class GroupCoordinator:
         return input_
 
     def send(self, tensor: Any, dst: int | None = None) -> None:
-        """Sends a tensor to rank `dst`, by default to the next rank. The receiver must know shape and type."""
+        """Sends a tensor to rank `dst`, by default to the next rank. The receiver must know the tensor's shape and type."""
         self._send(tensor, self._find_peer(dst, 1))
 
     def recv(self, size: Any, dtype: Any, src: int | None = None, device: Any = "cpu") -> Any:
@@ -229,8 +230,8 @@ class GroupCoordinator:
 
     @contextlib.contextmanager
     def graph_capture(self, graph_capture_context: GraphCaptureContext | None = None) -> Iterator[GraphCaptureContext]:
-        """Surrounds the capture of CUDA graphs. Makes a side stream current for the block, and calls the device communicator's capture() if
-        it has one. If the caller passes a context, the context's stream must already be current."""
+        """Surrounds the capture of CUDA graphs. Makes a side stream current for the block, and calls the device communicator's method
+        capture() if there is one. If the caller passes a context, the context's stream must already be current."""
         with contextlib.ExitStack() as stack:
             if self.device_communicator is not None and hasattr(self.device_communicator, "capture"):
                 stack.enter_context(self.device_communicator.capture())
@@ -386,7 +387,7 @@ def _check_dim(dim: Any) -> None:
 
 
 def _split_dict(given: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Splits a dictionary into its tensors and a description, which has the tensors' shapes and all other values."""
+    """Returns (description, tensors) of a dictionary. The description has the shapes of the tensors, and all other values."""
     torch = sys.modules.get("torch")  # a caller that has tensors has imported torch
     tensors = {name: value for name, value in given.items() if torch is not None and isinstance(value, torch.Tensor)}
     shapes = {name: (tuple(value.shape), value.dtype, value.device.type) if name in tensors else None

@@ -27,8 +27,8 @@ class Exchange(Protocol):
 
 
 def adapt_exchange(group: Any) -> Exchange:
-    """Returns an Exchange over a process group of torch.distributed or a TorchComms communicator. Returns an Exchange
-    unchanged."""
+    """Returns an Exchange over a process group of torch.distributed or a TorchComms communicator. If `group` is an Exchange already,
+    returns `group`."""
     if hasattr(group, "_get_backend") or not isinstance(group, Exchange):
         return adapt(group)
     return group
@@ -49,8 +49,8 @@ def gather_objects(exchange: Exchange, mine: Any) -> list[Any]:
 
 def in_the_same_node_as(group: Any, source_rank: int = 0) -> list[bool]:
     """Returns a list of booleans, one for each member: True if the member is on the host of rank `source_rank` and can share memory with
-    it. Two ranks are on the same host if they have the same kernel, network namespace and VERBENA_HOSTID; message queues use the same rule.
-    Collective over a process group of torch.distributed or any Exchange."""
+    this rank. Two ranks are on the same host if they have the same kernel, network namespace and VERBENA_HOSTID; message queues use the
+    same rule. Collective over a process group of torch.distributed or any Exchange."""
     exchange = adapt_exchange(group)
     hosts = exchange.all_gather(_identify_host())
     return [host == hosts[source_rank] for host in hosts]
@@ -77,8 +77,8 @@ class Ranks:
                  timeout: float | None = None) -> None:
         """Connects the ranks. Collective.
 
-        Rank 0 listens on `host` and `port`. Pass both or neither. Arguments that are None come from the environment variables of the
-        launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach rank 0's address, the ranks need a job key
+        Rank 0 listens on `host` and `port`. Pass both arguments, or neither. Arguments that are None come from the environment variables of
+        the launcher (torchrun, Open MPI, PMI, Slurm). If other hosts can reach rank 0's address, the ranks need a job key
         (VERBENA_JOB_KEY_FILE), or VERBENA_INSECURE=1."""
         timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
         options = RanksOptions(host.encode() if host else None, port, size or 0, rank or 0, timeout_ms)
@@ -112,8 +112,9 @@ class Ranks:
 class Pairs:
     """Sends and receives messages between any two ranks of an Exchange. Each message has a tag.
 
-    The connections are authenticated by the job key or, without one, by a secret that the ranks exchanged. A call returns
-    within `timeout` seconds; its VerbenaError names the rank that is missing or has left. Any thread may call the methods."""
+    The connections are authenticated by the job key or, if there is no job key, by a secret that the ranks exchanged. A call returns within
+    `timeout` seconds. If a rank is missing or has left, the call raises VerbenaError, which names that rank. Any thread may call the
+    methods."""
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
         """Opens this rank's listening socket and exchanges addresses. Collective over the exchange."""

@@ -1,4 +1,4 @@
-"""The all-to-all of mixture of experts among a group's ranks, with the method names of AITER's MoriAll2AllManager."""
+"""Dispatch and combine for mixture of experts between a group's ranks, with the method names of AITER's MoriAll2AllManager."""
 from typing import TYPE_CHECKING, Any
 
 from verbena.team import SymmetricTeam
@@ -8,7 +8,8 @@ if TYPE_CHECKING:
 
 
 class All2AllManager:
-    """Caches one op for each configuration. `team` contains the group's ranks. `internode` is True if these ranks are on several hosts."""
+    """Creates and caches one EpDispatchCombineOp (op) for each configuration. `team` contains the group's ranks. `internode` is True if
+    these ranks are on several hosts."""
 
     def __init__(self, team: SymmetricTeam) -> None:
         self._team = team

@@ -1,6 +1,6 @@
 """Computes which ranks form which groups, without communication.
 
-The ranks form a grid. An order string lists its axes, the fastest-varying first, as in Megatron: "tp-cp-ep-dp-pp". A group over
+The ranks form a grid. An order string lists the grid's axes, the fastest-varying first, as in Megatron: "tp-cp-ep-dp-pp". A group over
 some axes contains the ranks that differ only in the coordinates of these axes."""
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class GroupLayout:
     def __init__(self, world_size: int, order: str, sizes: Mapping[str, int | None]) -> None:
         axes = order.split("-")
         if len(set(axes)) != len(axes) or not all(axes):
-            raise ValueError(f"the order {order!r} names an axis twice, or names no axis")
+            raise ValueError(f"the order {order!r} names an axis twice, or has an empty name")
         unknown = [axis for axis, size in sizes.items() if axis not in axes and size != 1]
         if unknown:
             raise ValueError(f"the order {order!r} does not name {', '.join(unknown)}")
@@ -37,7 +37,7 @@ class GroupLayout:
         free = [axis for axis, size in self.sizes.items() if size is None]
         known = math.prod(size for size in self.sizes.values() if size is not None)
         if wrong or len(free) > 1:
-            raise ValueError(f"sizes must be at least 1, and at most one may be None: {', '.join(wrong + free)}")
+            raise ValueError(f"sizes must be at least 1, and at most one size may be None: {', '.join(wrong + free)}")
         if world_size % known != 0 or (not free and world_size != known):
             told = " x ".join(f"{axis} {size}" for axis, size in self.sizes.items() if size is not None)
             raise ValueError(f"{world_size} ranks cannot be laid out as {told} = {known}: the product must "
@@ -53,9 +53,9 @@ class GroupLayout:
         return self.sizes[axis] or 1
 
     def list_groups(self, axes: str, slowest_first: str | None = None) -> Groups:
-        """Returns the groups over the named axes, such as "tp" or "tp-dp". Each rank is in exactly one group. Groups are
-        sorted by their coordinates on the other axes. Within a group, the axis that comes first in the grid's order varies fastest. If
-        `slowest_first` is given, the axis that it names last varies fastest."""
+        """Returns the groups over the named axes, such as "tp" or "tp-dp". Each rank is in exactly one group. Groups are sorted by their
+        coordinates on the axes that are not named. Within a group, the axis that comes first in the grid's order varies fastest. If
+        `slowest_first` is given, the last axis in `slowest_first` varies fastest."""
         wanted = axes.split("-")
         unknown = set(wanted) - set(self.sizes)
         if unknown:
@@ -76,12 +76,12 @@ class GroupLayout:
 
 
 def lay_out_engine(world_size: int, tp: int = 1, pp: int = 1, dp: int = 1, pcp: int = 1, dcp: int = 1) -> dict[str, Groups]:
-    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. An EP group contains all ranks along DP, PCP and
-    TP at one pipeline stage. DCP groups are parts of a TP group. If PCP > 1, they are parts of a group along PCP and TP, in which PCP
-    varies fastest."""
+    """Returns the groups of AITER and vLLM, on the grid ExternalDP x DP x PP x PCP x TP. PCP and DCP are prefill and decode context
+    parallelism. An EP group contains all ranks along DP, PCP and TP at one pipeline stage. DCP groups are parts of a TP group or, if PCP >
+    1, parts of a group along PCP and TP, in which PCP varies fastest."""
     layout = GroupLayout(world_size, ENGINE_ORDER, {"tp": tp, "pcp": pcp, "pp": pp, "dp": dp, "edp": None})
     if (tp * pcp if pcp > 1 else tp) % dcp != 0:
-        raise ValueError(f"the size of decode context groups, dcp {dcp}, does not divide tp {tp}")
+        raise ValueError(f"the size of decode context groups, dcp {dcp}, does not divide tp {tp} x pcp {pcp}")
     inner = layout.list_groups("tp-pcp", slowest_first="tp-pcp") if dcp > 1 and pcp > 1 else layout.list_groups("tp")
     return {
         "tp": layout.list_groups("tp"),

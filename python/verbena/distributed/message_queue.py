@@ -23,7 +23,7 @@ _ALIGNMENT = 64
 _RAW, _PICKLE = 0, 1
 _HEAD = struct.Struct("<BxxxIQ48x")  # kind, number of buffers, length of the pickle in bytes; the lengths of the buffers follow
 _RAW_HEAD = _HEAD.pack(_RAW, 0, 0)
-# Messages of up to this length are copied before they are parsed, because this is cheaper than creating views of them.
+# Messages of up to this length are copied before they are parsed, because copying is cheaper than creating views.
 _SHORT_BYTES = 16384
 _TIMEOUT = int(Result.TIMEOUT)
 _ADDRESS_BYTES = 80
@@ -39,11 +39,10 @@ _NATIVE_HANDLE_BYTES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Handle:
-    """The handle by which readers find a queue. It is picklable. Use to_bytes() if the receiver must not unpickle untrusted
-    data.
+    """The handle by which readers find a queue. Handles are picklable. Use to_bytes() if the receiver must not unpickle untrusted data.
 
-    `local_reader_ranks` and `remote_subscribe_addr` have the names of vLLM's handle. The first lists the ranks that were declared to be on
-    the writer's host; the second is the writer's address, which is set if there are readers on other hosts."""
+    `local_reader_ranks` lists the ranks that were declared to be on the writer's host. `remote_subscribe_addr` is the writer's address, or
+    None if all readers were declared to be on the writer's host. Both names are from vLLM's handle."""
     native: bytes
     reader_ranks: tuple[int, ...]  # ANY_READER for a reader that has no rank
     local_reader_ranks: list[int]
@@ -63,9 +62,9 @@ class MessageView:
     """A view of a message in the queue's own memory, without a copy. `buffer` is valid until release() is called or the `with` block ends.
     Until then the writer does not overwrite the message.
 
-    Before release(), delete every object made from the buffer, such as a slice or a NumPy array; otherwise release() raises
-    BufferError. If a `with` block ends with an exception whose traceback still refers to the buffer, or if a view is dropped without
-    release(), the queue releases the message later, in the queue's first call after the last reference is gone."""
+    Before release(), delete every object made from the buffer, such as a slice or a NumPy array; otherwise release() raises BufferError. A
+    `with` block cannot release the message if the block ends with an exception whose traceback still refers to the buffer. In this case, or
+    if a view is dropped without release(), the queue's first call after the last reference is gone releases the message."""
 
     def __init__(self, queue: "MessageQueue", message: QueueMessage, skip_bytes: int) -> None:
         self._queue = queue
@@ -103,7 +102,7 @@ class MessageQueue:
     """One end of a message queue. The constructor creates the writer, and create_from_handle() creates a reader. Then every
     end calls wait_until_ready().
 
-    Timeouts are in seconds; None waits without limit. A call that times out raises TimeoutError. If a peer is dead or has
+    Timeouts are in seconds; with None, a call waits without limit. A call that times out raises TimeoutError. If a peer is dead or has
     shut the queue down, calls raise VerbenaError, which names the peer. Only one thread at a time may use a queue, except that any thread
     may call shutdown() and cancel() at any time."""
 
@@ -117,10 +116,10 @@ class MessageQueue:
             n_reader: number of readers.
             reader_ranks: the ranks of all readers. If None, vLLM's rules apply: `local_reader_ranks` are the ranks of the
                 readers on this host (default: 0 and up), and readers on other hosts may have any rank.
-            n_local_reader: number of readers on this host, as declared by vLLM. The queue detects by itself which readers are on this host.
-                But if all readers are declared local, the queue accepts connections from this host only.
+            n_local_reader: number of readers that the caller declares to be on this host. The queue itself detects which readers are on
+                this host. But if all readers are declared to be on this host, the queue accepts connections from this host only.
             connect_ip: an address of this host that readers on other hosts can reach.
-            enable_shm_tensor_arena: has no effect, because buffers go through the ring and need no separate memory.
+            enable_shm_tensor_arena: has no effect, because buffers are sent through the queue's own memory.
             spin_us: how long a wait spins before it sleeps, in microseconds. With SPIN_FOREVER, a wait never sleeps. With SPIN_ADAPTIVE, a
                 reader whose messages arrive at regular intervals sleeps until shortly before the next message is expected, and spins until
                 shortly after; all other waits spin for 20 us.
@@ -166,8 +165,8 @@ class MessageQueue:
 
     @staticmethod
     def create_from_handle(handle: Handle, rank: int, spin_us: int = SPIN_ADAPTIVE) -> "MessageQueue":
-        """Creates the reader with rank `rank`. Pass ANY_READER, or a rank that the queue does not name, to take the place of
-        a reader that has no rank. Returns before the reader is connected: call wait_until_ready()."""
+        """Creates the reader with rank `rank`. To become a reader that has no rank, pass ANY_READER, or a rank that is not in `handle`.
+        Returns before the reader is connected: call wait_until_ready()."""
         has_place = rank in handle.reader_ranks or rank == ANY_READER or ANY_READER in handle.reader_ranks
         if not has_place:
             raise ValueError(f"rank {rank} is not a reader of this queue; its readers are {list(handle.reader_ranks)}")
@@ -206,8 +205,8 @@ class MessageQueue:
     @staticmethod
     def create_from_process_group_single_reader(pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0,
                                                 blocking: bool = False) -> "tuple[MessageQueue, list[Handle]]":
-        """Creates one queue per member, which that member writes and rank `reader_rank` reads. Returns this member's queue
-        and the handles of all queues. Collective. With `blocking`, the reader has attached to this member's queue when the
+        """Creates one queue for each member. The member is the writer of its queue, and rank `reader_rank` is the reader. Returns this
+        member's queue and the handles of all queues. Collective. With `blocking`, the reader has attached to this member's queue when the
         call returns."""
         group = adapt_exchange(pg)
         is_local = in_the_same_node_as(group, reader_rank)[group.rank]
@@ -226,9 +225,9 @@ class MessageQueue:
         self._check(result)
 
     def shutdown(self) -> None:
-        """Shuts this end of the queue down. Any thread may call it. Calls in progress in other threads raise VerbenaError before shutdown()
-        returns, and all later calls raise it too. After the writer's shutdown(), readers can still read the messages written before. A
-        reader that has views of messages leaves the queue when it releases the last view."""
+        """Shuts this end of the queue down. Any thread may call this method. Calls in progress in other threads raise VerbenaError before
+        shutdown() returns, and so do all later calls. After the writer's shutdown(), readers can still read the messages that were written
+        earlier. A reader that has views of messages leaves the queue when it releases the last view."""
         self._give_back_views()
         self._check(self._library.queue_shutdown(self._queue))
 
@@ -254,18 +253,18 @@ class MessageQueue:
         return bool(self._library.queue_is_local(self._queue))
 
     def pin(self) -> None:
-        """Pins the ring's memory, so that the current GPU can copy to and from messages directly."""
+        """Pins the queue's memory, so that the current GPU can copy to and from messages directly."""
         self._check(self._library.queue_pin(self._queue))
 
     def cancel(self) -> None:
         """Makes the wait in progress raise an exception. If no wait is in progress, the next wait raises the exception. Any thread may call
-        it."""
+        this method."""
         self._library.queue_cancel(self._queue)
 
     # -- The writer --
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Writes a picklable object. Its buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A bytes-like
+        """Writes a picklable object. The object's buffers (NumPy arrays, PickleBuffer) are copied once, into the queue. A bytes-like
         object arrives as bytes from dequeue(), or as a view from dequeue_view()."""
         if isinstance(obj, bytes):
             return self._enqueue_short(_RAW_HEAD, obj, timeout)
@@ -306,9 +305,8 @@ class MessageQueue:
 
     @contextlib.contextmanager
     def acquire_write(self, timeout: float | None = None, length: int | None = None) -> Iterator[memoryview]:
-        """Yields the next chunk of the ring for the `with` block to fill in place. At the end of the block the first `length`
-        bytes, by default the whole chunk, become a message for acquire_read(). If the block raises an exception, nothing is
-        sent."""
+        """Yields the next chunk of the queue's memory for the `with` block to fill in place. At the end of the block the first `length`
+        bytes, by default the whole chunk, become a message for acquire_read(). If the block raises an exception, nothing is sent."""
         address = ctypes.c_void_p()
         self._wait(self._library.queue_reserve, (), (ctypes.byref(address),), timeout, None)
         count = self._chunk_bytes if length is None else length
@@ -328,9 +326,8 @@ class MessageQueue:
     # -- A reader --
 
     def dequeue(self, timeout: float | None = None, indefinite: bool = False, *, cancel: Any = None) -> Any:
-        """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError.
-        `indefinite` has no effect, because a wait without a timeout always lasts until a message arrives. The thread sleeps in the
-        meantime."""
+        """Returns the object of the next message. If the event `cancel` is set during the wait, raises RuntimeError. `indefinite` has no
+        effect, because a wait without a timeout always lasts until a message arrives. During such a wait the thread sleeps."""
         message = self._receive(timeout, cancel)
         if message.length <= _SHORT_BYTES:
             copy = ctypes.string_at(message.data, message.length)
@@ -358,7 +355,7 @@ class MessageQueue:
             yield view.buffer
 
     def broadcast_object(self, obj: Any = None) -> Any:
-        """Sends the writer's object to all readers, and returns it on every end."""
+        """Sends the writer's object to all readers, and returns it on the writer and on every reader."""
         if not self.is_writer:
             return self.dequeue()
         self.enqueue(obj)
@@ -387,8 +384,8 @@ class MessageQueue:
 
     def _wait(self, call: Callable[..., int], before: tuple[Any, ...], after: tuple[Any, ...], timeout: float | None,
               cancel: Any) -> None:
-        """Calls a C function with the queue, `before`, a timeout in milliseconds, and `after`. If a signal interrupts the
-        call, Python runs the signal's handler, then the call is repeated."""
+        """Calls a C function with the arguments queue, `before`, a timeout in milliseconds, and `after`. If a signal interrupts the call,
+        Python runs the signal's handler, and this method repeats the call."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             milliseconds = -1

@@ -91,9 +91,9 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
     are the same as in the first call.
 
     Security: ranks exchange pickled objects, so every rank can run code on every other rank. Connections are authenticated by the job key
-    (VERBENA_JOB_KEY_FILE) or by a secret that the ranks exchanged. Ranks on several hosts need a key, or VERBENA_INSECURE=1.
+    (VERBENA_JOB_KEY_FILE) or by a secret that the ranks exchanged. Ranks on several hosts need a job key, or VERBENA_INSECURE=1.
 
-    Errors: if a rank is missing or dies during the call, VerbenaError names it on every other rank within `timeout` seconds.
+    Errors: if a rank is missing or dies during the call, VerbenaError names this rank on every other rank within `timeout` seconds.
     torch.distributed is neither needed nor initialised.
 
     Args:
@@ -101,8 +101,9 @@ def init_distributed_environment(world_size: int = -1, rank: int = -1, distribut
         rank: this rank's number; -1 to take it from the launcher.
         distributed_init_method: "env://", or rank 0's address as "tcp://host:port".
         timeout: the timeout in seconds.
-        members: the launcher's ranks that take part, in this order; None for all ranks. The first rank must be on the host of the
-            rendezvous. With this argument, a job can continue without a rank that has died, and can later include that rank again.
+        members: the launcher's ranks that take part, in the order of their new ranks; None for all ranks. The first of these ranks must be
+            on the host of the rendezvous. With this argument, a job can continue without a rank that has died, and can later include that
+            rank again.
         exchange: an Exchange that already connects the ranks; None to connect them in this call.
     """
     global _world
@@ -178,7 +179,7 @@ def enable_symmetric_memory() -> SymmetricContext:
     Collective over the world. A second call returns the same context.
 
     All groups share the context's windows, so memory is registered only once, and there is only one set of queue pairs to each rank.
-    destroy_model_parallel() closes the context, and is collective in this case."""
+    After this call, destroy_model_parallel() is collective, and closes the context."""
     state, world = _get_state(), _get_world()
     if state.context is None:
         context = SymmetricContext.from_all_gather(world.ranks.all_gather, world.ranks.rank, world.ranks.size)
@@ -338,8 +339,8 @@ def _find_local_rank(local_rank: int) -> int:
 
 def _do_together(ranks: Exchange, step: Callable[[], Any]) -> list[Any]:
     """Calls step() on each rank, and returns the results of all ranks. Collective. If step() fails on one rank, the call fails on all
-    ranks. If a rank has died, the errors on all other ranks name this rank, even if its death made their own steps fail. Results are sent
-    as JSON, so that this function never unpickles bytes from other ranks."""
+    ranks. If a rank has died, the errors on all other ranks name this rank, even on ranks where step() failed because of its death. Results
+    are sent as JSON, so that this function never unpickles bytes from other ranks."""
     failure = None
     try:
         told = json.dumps([None, step()])

@@ -4,7 +4,8 @@ from typing import Any
 
 
 class EventHandle:
-    """A CUDA event that records all work enqueued so far on the current stream. Does nothing without CUDA, for tensors in host memory."""
+    """A CUDA event that records all work enqueued so far on the current stream. Without CUDA, tensors are in host memory, and the handle
+    does nothing."""
 
     def __init__(self) -> None:
         import torch
@@ -19,8 +20,8 @@ class EventHandle:
 
 
 class EventOverlap:
-    """An event, and tensors that stay alive until a stream has waited for the event. Used as a context manager, waits at the end of the
-    block."""
+    """An event, and tensors that stay alive until a stream has waited for the event. As a context manager, makes the current stream wait at
+    the end of the block."""
 
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
         self.event, self.extra_tensors, self._releases = event, extra_tensors, False
@@ -46,7 +47,7 @@ class EventOverlap:
 
 
 class CommStream:
-    """A separate stream for communication. Without CUDA, for tensors in host memory, there is no separate stream."""
+    """A separate stream for communication. Without CUDA, tensors are in host memory, and there is no separate stream."""
 
     def __init__(self) -> None:
         self._stream: Any = None
@@ -59,9 +60,9 @@ class CommStream:
 
     def run(self, body: Callable[[], tuple[Iterable[Any], Iterable[Any]]], inputs: Iterable[Any], previous_event: EventOverlap | EventHandle | None,
             is_async: bool) -> Any:
-        """Calls `body` with the communication stream current, and returns the results of `body` and an event. The stream first waits for
-        `previous_event` or, if it is None, for all earlier work of the current stream. `body` returns its results and the tensors in them.
-        Unless `is_async`, the current stream then waits for the communication stream."""
+        """Calls `body` with the communication stream current, and returns the results of `body` and an event. The communication stream
+        first waits for `previous_event` or, if it is None, for all earlier work of the current stream. `body` returns a pair: its results,
+        and the tensors in the results. Unless `is_async`, the current stream then waits for the communication stream."""
         import torch
         previous = getattr(previous_event, "event", previous_event)
         if not torch.cuda.is_available():

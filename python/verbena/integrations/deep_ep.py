@@ -4,8 +4,8 @@ contains a module with this name. Python does not search this folder by default,
     PYTHONPATH="$(python3 -m verbena.integrations.deep_ep)${PYTHONPATH:+:$PYTHONPATH}" python3 -m sglang.launch_server ...
 
 Results have the shapes and types of DeepEP's results. Received rows are always sorted by source rank and token. Ranks are GPUs of one
-host, or evenly distributed over several hosts. On one host, sums are added in DeepEP's order. On several hosts, each host sends only one
-sum, so sums are rounded as verbena.moe.Order.REDUCED does it."""
+host, or evenly distributed over several hosts. On one host, rows are added in DeepEP's order. On several hosts, each host sends only one
+sum, so sums are rounded as with verbena.moe.Order.REDUCED."""
 import contextlib
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 __all__ = ["Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap"]
 
 _SHORTEST_ROW = 8  # elements of 16 bits
-_GPUS_OF_HOST = 8  # DeepEP's own assumption where only the number of ranks is known
+_GPUS_OF_HOST = 8  # DeepEP assumes this number if it knows only the number of ranks
 
 
 def __getattr__(name: str) -> Any:
@@ -32,18 +32,19 @@ def __getattr__(name: str) -> Any:
 
 
 class Config:
-    """DeepEP's tuning parameters. Only num_sms has an effect. It limits the number of blocks of a call."""
+    """DeepEP's tuning parameters. Only num_sms has an effect: it limits the number of blocks of a call."""
 
     def __init__(self, num_sms: int = 20, *_: int) -> None:
         self.num_sms = num_sms
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns the bytes of GPU memory that high-throughput calls allocate on each rank for the maximum number of tokens, if all ranks
+        """Returns how many bytes of GPU memory high-throughput calls allocate on each rank for the maximum number of tokens, if all ranks
         are on one host. `hidden_bytes` is the length of a BF16 row in bytes."""
         return RankRows.workspace_bytes(num_ranks, ExpertExchange.find_max_tokens(num_ranks), hidden_bytes // 2)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns the additional bytes if 8 ranks are on each host; 0 unless `num_ranks` is a multiple of 8 above 8."""
+        """Returns how many bytes are allocated in addition if each host has 8 ranks. Returns 0 unless `num_ranks` is 16, 24, 32 and so
+        on."""
         hosts = _guess_hosts(num_ranks)
         if hosts == 1:
             return 0
@@ -54,15 +55,24 @@ class Config:
 class RankHandle(Sequence[Any]):
     """The handle that a high-throughput dispatch returns for its combine.
 
-    As a sequence, the handle has the six tensors of DeepEP's intranode handle, with one channel: a matrix whose element [i, r] is the
-    number of rows that ranks 0 to i send to rank r; the number of rows that this rank sends to each rank; zeros; the number of each row's
-    token at its source rank; the ranks to which this rank's tokens go (bool); and the position of each token among the rows for each rank.
-    Each tensor is computed when it is accessed.
+    As a sequence, the handle has the six tensors of DeepEP's intranode handle, with one channel. Each tensor is computed when it is
+    accessed:
 
-    If the ranks are on several hosts, the handle has the ten elements of DeepEP's internode handle. 0 is the ranks to which this rank's
-    tokens go, 1 and 2 are the numbers of this rank's tokens that go to each host and to each rank, 5 is the first received row from each
-    rank, and 6 is the number of rows received from ranks 0 to i. All other elements are offsets in DeepEP's buffers, and reading them
-    raises NotImplementedError."""
+        0  a matrix; element [i, r] is the number of rows that ranks 0 to i send to rank r
+        1  the number of rows that this rank sends to each rank
+        2  zeros: the first row of the only channel, for each rank
+        3  the number of each received row's token on the source rank
+        4  bool [tokens, ranks]: whether each token of this rank goes to each rank
+        5  the position of each token among the rows for each rank
+
+    If the ranks are on several hosts, the handle has the ten elements of DeepEP's internode handle. Elements 3, 4 and 7 to 9 are offsets in
+    DeepEP's buffers, and reading one of these elements raises NotImplementedError. The other elements are:
+
+        0  bool [tokens, ranks]: whether each token of this rank goes to each rank
+        1  the number of this rank's tokens that go to each host
+        2  the number of this rank's tokens that go to each rank
+        5  the first received row from each rank
+        6  the number of rows received from ranks 0 to i"""
 
     def __init__(self, matrix: Any, is_token_in_rank: Any, sent: Sent, rank: int, hosts: Sequence[int]) -> None:
         self.matrix, self.is_token_in_rank, self.sent, self.rank, self.hosts = matrix, is_token_in_rank, sent, rank, hosts
@@ -105,14 +115,18 @@ class RankHandle(Sequence[Any]):
 class LowLatencyHandle(Sequence[Any]):
     """The handle that a low-latency dispatch returns for its combine.
 
-    As a sequence, the handle has the elements of DeepEP's handle: the number of each row's token at its source rank (int32 [experts, rows],
-    -1 without a token); begin << 32 | count of the rows from each source rank (int64 [experts, ranks]); the maximum number of tokens; the
-    hidden size; and the number of experts. The first two are computed when they are accessed."""
+    As a sequence, the handle has the elements of DeepEP's handle. Elements 0 and 1 are computed when they are accessed:
+
+        0  int32 [experts, rows]: the number of each row's token on the source rank; -1 without a token
+        1  int64 [experts, ranks]: begin << 32 | count of the rows from each source rank
+        2  the maximum number of tokens
+        3  the hidden size
+        4  the number of experts"""
 
     def __init__(self, exchange: ExpertExchange, dispatched: Dispatched, hidden: int, num_experts: int) -> None:
         self.exchange, self.dispatched = exchange, dispatched
         self._numbers = (exchange.max_tokens, hidden, num_experts)
-        self.combine_rows: Any = None  # of zero_copy
+        self.combine_rows: Any = None  # memory for a combine with zero_copy
 
     def __len__(self) -> int:
         return 5
@@ -137,13 +151,13 @@ class LowLatencyHandle(Sequence[Any]):
 
 
 class Buffer:
-    """DeepEP's Buffer. Creating it is collective over `group`: a process group of torch.distributed, a TorchComms communicator, or a
+    """DeepEP's Buffer. Creating a Buffer is collective over `group`: a process group of torch.distributed, a TorchComms communicator, or a
     SymmetricContext.
 
-    The first call with a new shape allocates memory. It is therefore collective and must not be captured in a CUDA graph. The buffer sizes
-    that the caller passes have no effect. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each rank.
-    Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may be in
-    use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange.
+    The first call with a new shape allocates memory. This call is therefore collective and must not be captured in a CUDA graph. The buffer
+    sizes that the caller passes have no effect. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each
+    rank. Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may
+    be in use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange.
 
     If the ranks are on several hosts, each host must have the same number of ranks. The constructor raises VerbenaError if no exchange can
     connect the ranks. With several hosts, enable_shrink works only if each host has one rank."""
@@ -169,7 +183,7 @@ class Buffer:
         self._left_out: set[int] = set()
 
     def destroy(self) -> None:
-        """Frees the memory. No kernel of any rank may still be using it. Collective."""
+        """Frees the memory. No kernel of any rank may still be using the memory. Collective."""
         for pair in self._exchanges.values():
             for exchange in pair:
                 exchange.free()
@@ -195,7 +209,7 @@ class Buffer:
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int,
                                        num_topk: int = 8) -> int:
-        """Returns the bytes of GPU memory that low-latency calls allocate on each rank. If the number of ranks is a multiple of 8, assumes
+        """Returns how many bytes of GPU memory low-latency calls allocate on each rank. If the number of ranks is a multiple of 8, assumes
         that each host has 8 ranks."""
         options = _options(num_max_dispatch_tokens_per_rank, hidden, num_experts, num_topk, hosts := _guess_hosts(num_ranks))
         return 2 * ExpertExchange.workspace_bytes(num_ranks, hosts=hosts, **options)
@@ -213,15 +227,19 @@ class Buffer:
 
     def get_local_buffer_tensor(self, dtype: Any, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False) -> Any:
         """Returns a new tensor of zeros with the given size; without a size, an empty tensor. The tensor does not share memory with the
-        buffer, because callers only clear it."""
+        buffer, because callers only clear the tensor."""
         import torch
         return torch.zeros(0 if size is None else size, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu")
 
     def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Any = None, async_finish: bool = False,
                             allocate_on_comm_stream: bool = False) -> Any:
-        """Returns the number of tokens for each rank (int32 [ranks]); the number of tokens for each host (int32 [hosts]), None if there is
-        one host; the number of tokens for each expert (int32 [experts]); whether each token goes to each rank (bool [tokens, ranks]); and
-        the event."""
+        """Counts the tokens for each rank, host and expert. Returns a tuple:
+
+        * int32 [ranks]: the number of tokens for each rank
+        * int32 [hosts]: the number of tokens for each host; None if there is one host
+        * int32 [experts]: the number of tokens for each expert
+        * bool [tokens, ranks]: whether each token goes to each rank
+        * the event"""
         def count() -> tuple[Any, list[Any]]:
             per_rank, per_expert, last = count_routing(topk_idx, num_experts, self.group_size)
             per_host = None if self._rows.num_hosts == 1 else _count_for_hosts(last >= 0, self._rows.hosts)
@@ -236,13 +254,19 @@ class Buffer:
         """Sends each row of `x` [tokens, hidden] to the ranks that `is_token_in_rank` names. `x` may be a pair (rows, scales).
         get_dispatch_layout() returns `is_token_in_rank` and the counts.
 
-        Returns: the received rows, sorted by source rank and token; for each row, the ids of this rank's experts among `topk_idx` (int64;
-        -1 for an expert of another rank); their weights, 0 where the id is -1; a list with the number of rows for each expert of this rank,
-        rounded up to `expert_alignment`; the handle; and the event.
+        Returns a tuple:
 
-        If `num_worst_tokens` is given, the result has this number of rows, the list is empty, and the host does not wait for the GPU. It
-        must be the same on all ranks, and at least the number of ranks times the largest number of tokens of a rank. With the `handle` of
-        an earlier dispatch, the rows go to the same ranks as in that dispatch, and all results except the rows and the event are None."""
+        * the received rows, sorted by source rank and token; a pair (rows, scales) if `x` is a pair
+        * int64 [rows, top_k]: the ids of this rank's experts among each row's `topk_idx`; -1 for an expert of another rank
+        * float32 [rows, top_k]: the weights of these experts; 0 where the id is -1
+        * a list with the number of rows for each expert of this rank, rounded up to a multiple of `expert_alignment`
+        * the handle
+        * the event
+
+        If `num_worst_tokens` is given, the result has this number of rows, the list is empty, and the host does not wait for the GPU.
+        `num_worst_tokens` must be the same on all ranks, and at least the number of ranks times the largest number of tokens of a rank.
+        With the `handle` of an earlier dispatch, the rows go to the same ranks as in that dispatch, and all results except the rows and the
+        event are None."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is None and (num_tokens_per_rank is None or is_token_in_rank is None or num_tokens_per_expert is None):
             raise ValueError("a dispatch without a handle needs num_tokens_per_rank, is_token_in_rank and num_tokens_per_expert")
@@ -303,7 +327,7 @@ class Buffer:
                            num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None,
                            topk_idx: Any = None, topk_weights: Any = None, expert_alignment: int = 1, config: Config | None = None,
                            previous_event: Any = None, async_finish: bool = False, allocate_on_comm_stream: bool = False) -> Any:
-        """Does what dispatch() does."""
+        """The same as dispatch()."""
         return self.dispatch(x, handle, num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert, topk_idx,
                              topk_weights, expert_alignment, 0, config, previous_event, async_finish, allocate_on_comm_stream)
 
@@ -330,16 +354,16 @@ class Buffer:
     def _expect_single_ranks(self) -> None:
         if 1 < self._rows.num_hosts < self.group_size:
             raise NotImplementedError(
-                f"a rank of the {self._rows.num_hosts} hosts cannot be left out alone, because the rows of its counterparts on other hosts travel "
-                "through it. Pass enable_shrink=False, or have one rank on each host")
+                f"a single rank of the {self._rows.num_hosts} hosts cannot be excluded, because each rank also forwards rows from other "
+                "hosts to the ranks of its host. Pass enable_shrink=False, or have one rank on each host")
 
     def _list_exchanges(self) -> list[ExpertExchange]:
         return [exchange for pair in self._exchanges.values() for exchange in pair]
 
     def low_latency_update_mask_buffer(self, rank: int, mask: bool) -> None:
-        """Excludes a rank from later calls (mask=True) or includes it again (mask=False). All ranks that continue must call it between the
-        same two calls. A late rank is not excluded automatically. Instead, the call after the timeout raises an error that names the late
-        rank. Then call low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
+        """Excludes a rank from later calls (mask=True) or includes it again (mask=False). All ranks that continue must call this method
+        between the same two calls. A late rank is not excluded automatically. Instead, the call after the timeout raises an error that
+        names the late rank. Then call low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
         self._expect_single_ranks()
         before = set(self._left_out)
         (self._left_out.add if mask else self._left_out.discard)(rank)
@@ -350,7 +374,7 @@ class Buffer:
                 changed.append(exchange)
         except BaseException:
             self._left_out = before
-            self._set_living(changed)  # before their next call, the old mask may be set again
+            self._set_living(changed)  # the old mask may be set again until the exchange's next call
             raise
 
     def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
@@ -358,7 +382,7 @@ class Buffer:
         mask_status.copy_(mask_status.new_tensor([int(rank in self._left_out) for rank in range(self.group_size)]))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Includes all ranks again, and resets the exchanges. Collective over all ranks, the excluded ranks too."""
+        """Includes all ranks again, and resets the exchanges. Collective over all ranks, including the excluded ranks."""
         self._left_out.clear()
         for exchange in self._list_exchanges():
             exchange.reset()
@@ -370,11 +394,18 @@ class Buffer:
                              return_recv_hook: bool = False) -> tuple[Any, Any, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
         """Sends BF16 rows `x` [tokens, hidden] to the ranks of their experts `topk_idx` (int64 [tokens, top_k]; -1 for no expert).
 
-        Returns: the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert (with FP8, a pair of e4m3 rows and
-        column-major scales); the number of rows for each expert (int32); the handle; the event; and a hook. With return_recv_hook the hook
-        is a function that receives the rows: the rows are not valid before the hook is called, and no kernel runs between the dispatch and
-        the hook. Do not change `x` and `topk_idx` before the hook has run, because the hook reads this rank's own rows and ids. Without
-        return_recv_hook the hook is None. dispatch_wait_recv_cost_stats is not written."""
+        Returns a tuple:
+
+        * the received rows [experts of this rank, ranks * max tokens, hidden], grouped by expert; with FP8, a pair of e4m3 rows and
+          column-major scales
+        * int32 [experts of this rank]: the number of rows for each expert
+        * the handle
+        * the event
+        * with return_recv_hook, a hook; otherwise None
+
+        The hook is a function that receives the rows. The rows are not valid before the hook is called, and no kernel of the dispatch runs
+        between the sending kernel and the hook. Do not change `x` and `topk_idx` before the hook has run, because the hook reads this
+        rank's own rows and ids. dispatch_wait_recv_cost_stats is not written."""
         exchange = self._next_exchange(num_max_dispatch_tokens_per_rank, x.shape[1], num_experts, topk_idx.shape[1])
         cast = None if not use_fp8 else "fp8_block_exponent" if use_ue8m0 else "fp8_block_power" if round_scale else "fp8_block"
         call = functools.partial(exchange.dispatch, x, topk_idx, cast=cast, grouping=Grouping.EXPERT, column_scales=use_fp8)
@@ -399,7 +430,7 @@ class Buffer:
         use_logfmt has no effect, because rows are sent as they are.
 
         On one host, adds in float32 in top-k order and rounds once. On several hosts, a kernel sends the weights to the experts' ranks,
-        which add as verbena.moe.Order.REDUCED does. On several hosts, the call waits until all ranks have made it, even with
+        which add the rows as with verbena.moe.Order.REDUCED. In this case, the kernel waits until all ranks have made the call, even with
         return_recv_hook."""
         rows = handle.combine_rows if zero_copy else x
         if rows is None:

@@ -16,22 +16,22 @@ _ABSENT = ("engram_write", "engram_fetch", "pp_set_config", "pp_send", "pp_recv"
 
 @dataclasses.dataclass
 class EPHandle:
-    """The handle of a dispatch. combine() uses it, and so do later dispatches that send other rows to the same experts. Tensors are in GPU
-    memory."""
+    """The handle of a dispatch. combine() uses this handle, and so do later dispatches that send other rows to the same experts. Tensors
+    are in GPU memory."""
     do_expand: bool
     num_experts: int
     expert_alignment: int
     num_max_tokens_per_rank: int
     num_sms: int
     topk_idx: Any                               # [tokens, top_k]
-    num_recv_tokens: int                        # without do_cpu_sync: the rows of the output
-    num_expanded_tokens: int                    # rows of an expanded output, with those that align
-    num_recv_tokens_per_expert_list: list[int]  # aligned; empty without do_cpu_sync
-    psum_num_recv_tokens_per_scaleup_rank: Any  # int32 [ranks]: rows of the source ranks up to this one
-    psum_num_recv_tokens_per_expert: Any        # int32 [experts of a rank]: where the expert's rows end; if not expanded, with those that align
-    num_unaligned_recv_tokens_per_expert: Any   # int32 [experts of a rank]
+    num_recv_tokens: int                        # number of received rows; without do_cpu_sync: number of rows of the output
+    num_expanded_tokens: int                    # number of rows of an expanded output, including padding
+    num_recv_tokens_per_expert_list: list[int]  # including padding; empty without do_cpu_sync
+    psum_num_recv_tokens_per_scaleup_rank: Any  # int32 [ranks]: number of rows from source ranks 0 to r
+    psum_num_recv_tokens_per_expert: Any        # int32 [experts of a rank]: end of each expert's rows; if not expanded, including padding
+    num_unaligned_recv_tokens_per_expert: Any   # int32 [experts of a rank]: number of rows, without padding
     recv_src_metadata: Any                      # int32 [rows, 2 + top_k]: source rank * max tokens + token, the source rank, rows of the expanded output
-    dst_buffer_slot_idx: Any                    # int32 [tokens, top_k]: the row's number among those for the expert's rank; -1: none
+    dst_buffer_slot_idx: Any                    # int32 [tokens, top_k]: index of the row among the rows for the expert's rank; -1: none
     sent: Sent
     local_idx: Any                              # [rows, top_k]: experts of this rank; -1: none
     places: Any                                 # [rows, top_k]: rows of the expanded output; -1: none
@@ -41,7 +41,8 @@ class EPHandle:
 
 
 class ElasticBuffer:
-    """DeepEP's ElasticBuffer. Creating it is collective over `group`, which may be the same as for verbena.integrations.deep_ep.Buffer.
+    """DeepEP's ElasticBuffer. Creating an ElasticBuffer is collective over `group`, which may have the same types as for
+    verbena.integrations.deep_ep.Buffer.
 
     Received rows are always sorted by source rank and token. The first call with a new shape allocates memory and is collective. num_bytes,
     num_cpu_bytes and the numbers of queue pairs have no effect. Timeouts have no effect either; VERBENA_SYMM_TIMEOUT_MS limits waits.
@@ -78,7 +79,7 @@ class ElasticBuffer:
         self._stream = CommStream()
 
     def destroy(self) -> None:
-        """Frees the memory. No kernel of any rank may still be using it. Collective."""
+        """Frees the memory. No kernel of any rank may still be using the memory. Collective."""
         self._rows.free()
         if self._owns_context:
             self._context.close()
@@ -86,7 +87,7 @@ class ElasticBuffer:
     @staticmethod
     def get_buffer_size_hint(group: Any, num_max_tokens_per_rank: int, hidden: int, num_topk: int = 0, use_fp8_dispatch: bool = False,
                              allow_hybrid_mode: bool = True, allow_multiple_reduction: bool = True) -> int:
-        """Returns the bytes of GPU memory that dispatch and combine allocate on each rank. Biases need additional memory. If the ranks are
+        """Returns how many bytes of GPU memory dispatch and combine allocate on each rank. Biases need additional memory. If the ranks are
         on several hosts, more memory is needed; the function knows the hosts only if `group` is a SymmetricContext."""
         size = group.size if isinstance(group, SymmetricContext) else adapt(group).size
         hosts = size // group.lsa.size if isinstance(group, SymmetricContext) else 1
@@ -100,7 +101,7 @@ class ElasticBuffer:
         return self._stream.find()
 
     def get_physical_domain_size(self) -> tuple[int, int]:
-        """Returns the number of hosts and the number of ranks on each."""
+        """Returns the number of hosts, and the number of ranks on each host."""
         return self.num_rdma_ranks, self.num_nvlink_ranks
 
     def get_logical_domain_size(self) -> tuple[int, int]:
@@ -128,10 +129,16 @@ class ElasticBuffer:
         """Sends each row of `x` [tokens, hidden] to the ranks of its experts `topk_idx` (-1 for no expert). `x` may be a pair (rows,
         scales).
 
-        Returns: the received rows (with do_expand, one row for each expert, grouped by expert); the ids of this rank's experts (-1 for an
-        expert of another rank; None with do_expand); the weights; the handle; and the event. Without do_cpu_sync, the number of rows is the
-        maximum that any routing needs, and rows after the received rows are not written. A dispatch with a `handle` never uses
-        do_cpu_sync."""
+        Returns a tuple:
+
+        * the received rows; with do_expand, one row for each expert, grouped by expert; a pair (rows, scales) if `x` is a pair
+        * the ids of this rank's experts; -1 for an expert of another rank; None with do_expand
+        * the weights
+        * the handle
+        * the event
+
+        Without do_cpu_sync, the number of rows is the maximum that any routing needs, and rows after the received rows are not written. A
+        dispatch with a `handle` never uses do_cpu_sync."""
         data, scales = x if isinstance(x, tuple) else (x, None)
         if handle is not None and (topk_idx is not None or do_cpu_sync or handle.do_expand != do_expand):
             raise ValueError("with a handle, pass neither topk_idx nor do_cpu_sync, and pass the do_expand of the dispatch that returned the handle")
@@ -176,7 +183,7 @@ class ElasticBuffer:
             rows, *listed = torch.cat([from_ranks[-1:], aligned]).tolist()
             self._rows.check_error()
             expanded = sum(listed)
-        # A token's rows are added in the order of their last slots.
+        # combine() adds a token's rows in the order of each rank's last entry in the token's top-k list.
         places, order = last.sort(1)
         sent = self._rows.send(data, torch.where(places >= 0, order, -1).int(), words, rows, max_tokens, num_sms)
         number = (last >= 0).cumsum(0) - 1
@@ -236,8 +243,9 @@ class ElasticBuffer:
         combined row is the sum of the token's BF16 rows of `x`, without weights. `x` has the layout of the rows that the dispatch returned.
 
         Each rank adds its rows of a token in top-k order and rounds the sum. The token's rank then adds these sums to the biases, in the
-        order of the ranks' last slots. Without allow_multiple_reduction, the token's rank adds all rows, without intermediate rounding.
-        On several hosts, the ranks' sums are added as RankRows says, and the biases are added to the rounded sum."""
+        order of each rank's last entry in the token's top-k list. Without allow_multiple_reduction, the token's rank adds all rows, without
+        intermediate rounding. On several hosts, the ranks' sums are added as RankRows describes, and the biases are added to the rounded
+        sum."""
         import torch
         biases = list_biases(bias)
         blocks = num_sms or handle.num_sms

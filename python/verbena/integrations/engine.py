@@ -18,21 +18,21 @@ from verbena.ops.communicator import Communicator
 from verbena.ops.fused import CODECS, find_codec
 from verbena.ops.torch_ops import set_group
 
-# Engines load every installed plug-in. The plug-in does nothing unless this variable is 1.
+# Engines load every installed plug-in, so Verbena's plug-in does nothing unless this variable is 1.
 SWITCH = "USE_VERBENA_COLLECTIVES"
 MAX_RANKS = 16
-MAX_RANKS_OVER_PCIE = 2  # the engines' own limit: NCCL is faster for three or more ranks
+MAX_RANKS_OVER_PCIE = 2  # the engines' own limit: without NVLink, NCCL is faster for three or more ranks
 MAX_BYTES = 256 << 20  # the engine reduces larger tensors itself, unless it needs one algorithm for all sizes
-# Ranks may wait for a rank that compiles kernels, loads a checkpoint or is in a debugger. The timeout is ten minutes, PyTorch's
-# own for NCCL. The library reads the variable when a process first uses the library.
+# Ranks may wait for a rank that compiles kernels, loads a checkpoint or is in a debugger. Therefore the timeout is ten minutes, like
+# PyTorch's timeout for NCCL. The library reads the variable when a process first uses the library.
 _LIMIT = "VERBENA_SYMM_TIMEOUT_MS"
 _LIMIT_MS = 600_000
 _numbers = itertools.count()
 
 
 def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str = SWITCH, what: str = "collectives") -> None:
-    """Calls switch_on() if the variable `switch` is 1. Entry points call this function. An exception would end the server, so
-    this function issues a warning instead, and an engine without the expected hooks keeps its own functions."""
+    """Calls switch_on() if the variable `switch` is 1. Entry points call this function. An exception would end the server. So if the engine
+    lacks the expected hooks, this function issues a warning instead, and the engine keeps its own functions."""
     settings.warn_about_unknown_names()
     if not settings.read_flag(switch):
         return
@@ -40,8 +40,8 @@ def switch_on_if_asked(engine: str, switch_on: Callable[[], None], switch: str =
         switch_on()
     except Exception as error:
         warnings.warn(f"verbena: {engine} {_find_version(engine)} has no hook for Verbena's {what}, so the engine uses its own "
-                      f"implementation: "
-                      f"{type(error).__name__}: {error}; docs/inference.md names the versions that were tested", stacklevel=3)
+                      f"implementation: {type(error).__name__}: {error}; "
+                      "docs/inference.md names the versions that were tested", stacklevel=3)
 
 
 def _find_version(distribution: str) -> str:
@@ -80,15 +80,15 @@ class EngineCollectives:
         Args:
             group: a process group over gloo, whose all-gather goes through the host.
             device: this rank's GPU.
-            max_size: the largest tensor in bytes.
-            is_batch_invariant: uses the collectives for all sizes and never quantises.
+            max_size: maximum size of a tensor in bytes.
+            is_batch_invariant: True to use the collectives for all sizes and never to quantise.
         """
         set_time_limit()
         self.group = group
         self.device = device
         self.max_size = max_size
         self.is_batch_invariant = is_batch_invariant
-        # A quantised element depends on its neighbours in the group that shares a scale, which differ from batch to batch.
+        # A quantised element depends on the other elements that share its scale, and these elements differ from batch to batch.
         self.quick_reduce = QuickReduce() if is_batch_invariant else QuickReduce.from_environment()
         self.disabled = True
         self.fully_connected = False  # whether NVLink connects all pairs of GPUs
@@ -133,7 +133,8 @@ class EngineCollectives:
         return self.is_batch_invariant or tensor.numel() * tensor.element_size() <= self.max_size
 
     def should_custom_ar(self, inp: Any) -> bool:
-        """Returns whether custom_all_reduce() accepts the tensor. Depends only on type and size, so it is the same on all ranks."""
+        """Returns whether custom_all_reduce() accepts the tensor. The result depends only on type and size, so it is the same on all
+        ranks."""
         return self.takes(inp)
 
     def custom_all_reduce(self, input: Any) -> Any:
@@ -155,7 +156,7 @@ class EngineCollectives:
         return self.communicator.fused_allreduce_rmsnorm(x, residual, weight, eps)
 
     def should_fuse_norm(self, x: Any, residual: Any, weight: Any) -> bool:
-        """Returns whether the fused kernel supports these types; the same on all ranks."""
+        """Returns whether the fused kernel supports these tensors. The result is the same on all ranks."""
         return (self.should_custom_ar(x) and str(x.dtype) in ("torch.float16", "torch.bfloat16")
                 and residual.dtype == weight.dtype == x.dtype)
 
@@ -168,14 +169,14 @@ class EngineCollectives:
 
     @property
     def fusion_codec(self) -> str | None:
-        """The codec for quantised sums in fused operators, or None. The operators quantise only at sizes at which quantised sums are
-        faster."""
+        """The codec for quantised sums in fused operators, or None. The operators quantise only tensors of sizes for which quantised sums
+        are faster."""
         regime = self.quick_reduce.regime.lower()
         return regime if regime in CODECS and self.quick_reduce.min_sizes == "measured" else None
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:
-        """Sets _IS_CAPTURING for the engine during a capture. Verbena itself does not need it."""
+        """Sets _IS_CAPTURING for the engine during a capture. Verbena itself does not need this attribute."""
         self._IS_CAPTURING = True
         try:
             yield
@@ -183,10 +184,10 @@ class EngineCollectives:
             self._IS_CAPTURING = False
 
     def register_graph_buffers(self) -> None:
-        """Does nothing: buffers need no registration."""
+        """Does nothing, because buffers need no registration."""
 
     def close(self) -> None:
-        """Frees the collectives. Collective. A process may also end without calling it."""
+        """Frees the collectives. Collective. A process may also end without this call."""
         communicator, context = self._communicator, self._context
         self._communicator = self._context = None
         self.disabled = True
@@ -198,8 +199,8 @@ class EngineCollectives:
 
 
 def are_all_linked(ranks: ProcessGroupCommunicator) -> bool:
-    """Returns whether NVLink connects all ranks' GPUs. Collective. Asks the driver about GPUs of the same host. GPUs of several
-    hosts count as connected if their memory is mapped, which needs multi-node NVLink."""
+    """Returns whether NVLink connects all ranks' GPUs. Collective. Checks only pairs of GPUs on the same host. Pairs of GPUs on different
+    hosts count as connected."""
     width = 128
     mine = read_host() + f" {find_bus_id()}".encode()
     places = [part.decode().strip("\0").split(" ") for part in ranks.all_gather(mine.ljust(width, b"\0"))]

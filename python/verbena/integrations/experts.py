@@ -1,4 +1,4 @@
-"""Exchanges of mixture of experts for inference engines. All layers of a model share these exchanges."""
+"""Exchanges (verbena.moe.ExpertExchange) for inference engines. All layers of a model share the exchanges."""
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,10 @@ from verbena.integrations.hosts import find_hosts
 from verbena.moe import ExpertExchange
 
 SWITCH = "USE_VERBENA_MOE"
-# Results have as many rows as all ranks may send. A batch takes the smallest exchange that has room for the batch of each rank.
+# The result of a dispatch has as many rows as all ranks may send. To keep results small, a call uses the smallest exchange that is large
+# enough for the batches of all ranks.
 SMALL_TOKENS = (128, 512)
-BLOCKS = 0  # maximum of a kernel; 0: as many as fit
+BLOCKS = 0  # maximum number of blocks of a kernel; 0 for as many as fit on the GPU
 
 
 def switch_on_experts_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
@@ -25,7 +26,7 @@ class Exchanges:
 
     def __init__(self, group: Any) -> None:
         """Creates an empty cache. `group` is a process group over gloo, whose all-gather goes through the host. Raises VerbenaError on all
-        ranks if no exchange can connect them."""
+        ranks if no exchange can connect the ranks."""
         set_time_limit()
         ranks = ProcessGroupCommunicator(group)
         self.rank, self.size = ranks.rank, ranks.size
@@ -48,7 +49,7 @@ class Exchanges:
         return made[:count]
 
     def close(self) -> None:
-        """Frees the exchanges. No kernel of any rank may still be using them. Collective."""
+        """Frees the exchanges. No kernel of any rank may still be using the exchanges. Collective."""
         for made in self._made.values():
             for exchange in made:
                 exchange.free()
@@ -65,14 +66,14 @@ def find_exchanges(group: Any) -> Exchanges | None:
     if group not in _exchanges:
         try:
             _exchanges[group] = Exchanges(group)
-        except Exception as error:  # the engine can use its own
+        except Exception as error:  # the engine can use its own implementation
             warnings.warn(f"verbena: the engine keeps its own dispatch and combine for experts: {error}", stacklevel=2)
             _exchanges[group] = None
     return _exchanges[group]
 
 
 def close_exchanges() -> None:
-    """Frees all exchanges. Collective. A process may also end without calling it."""
+    """Frees all exchanges. Collective. A process may also end without this call."""
     while _exchanges:
         found = _exchanges.popitem()[1]
         if found is not None:

@@ -28,8 +28,8 @@ def _make_class() -> Any:
 
     @comm.register_communication(NAME)
     class VerbenaCommunication(comm.MoEEpCommunication):  # type: ignore[misc]
-        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating it is collective over the group. Calls allocate only their
-        results and do not synchronise with the GPU."""
+        """FlashInfer's MoEEpCommunication over Verbena's exchanges. Creating an object is collective over the group. Calls allocate only
+        their results, and do not synchronise with the GPU."""
 
         def __init__(self, bootstrap: Any, params: Any, config: Any = None) -> None:
             super().__init__(bootstrap, params)

@@ -1,12 +1,12 @@
-"""The hosts of the ranks between which an interface moves the rows of experts."""
+"""Finds out which ranks are on the same host."""
 from verbena.context import SymmetricContext
 from verbena.moe import ExpertExchange
 
 
 def find_hosts(context: SymmetricContext) -> list[int]:
-    """Returns the number of each rank's host. Hosts are numbered in the order of their first ranks. Collective.
+    """Returns the index of each rank's host. Hosts are numbered in the order of their first ranks. Collective.
 
-    Creates and frees an exchange. Its creation raises VerbenaError, with the remedy, if no exchange can connect these ranks."""
+    Creates an exchange as a test, and frees it. If no exchange can connect these ranks, raises VerbenaError, whose text has the remedy."""
     with ExpertExchange(context, experts=context.size, max_tokens=1, top_k=1, hidden=8, blocks=1):
         pass
     size, of_host = context.size, context.lsa.size

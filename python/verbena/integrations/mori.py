@@ -84,15 +84,15 @@ class _Sent:
 
 
 class EpDispatchCombineOp:
-    """Runs one dispatch and one combine at a time. Creating and freeing it is collective over the context. Calls may be captured in a CUDA
-    graph. They never synchronise with the GPU, except get_dispatch_src_token_pos().
+    """Runs one dispatch and one combine at a time. Creating and freeing an op is collective over the context. Calls may be captured in a
+    CUDA graph. Calls never synchronise with the GPU, except get_dispatch_src_token_pos().
 
-    A row is sent once to each rank that has an expert of its token. All ids and weights of the token and the scales of the row go with it.
-    Scales are not interpreted, so quantise the rows before the dispatch. Received rows are contiguous, because the underlying exchange
+    A row is sent once to each rank that has an expert of its token. All ids and weights of the token and the scales of the row go with the
+    row. Scales are not interpreted, so quantise the rows before the dispatch. Received rows are contiguous, because the underlying exchange
     treats each rank as one expert.
 
-    Ranks may be on several hosts with the same number of ranks on each host; otherwise the constructor raises VerbenaError. A row then goes
-    once to each host, and one sum of each host comes back."""
+    Ranks may be on several hosts with the same number of ranks on each host; otherwise the constructor raises VerbenaError. Between
+    hosts, a row goes once to each host, and one sum of each host comes back."""
 
     def __init__(self, config: EpDispatchCombineConfig, context: SymmetricContext | None = None, team: SymmetricTeam | None = None) -> None:
         """Creates the op. Collective. If `context` is None, uses the context of shmem_torch_process_group_init()."""
@@ -111,8 +111,7 @@ class EpDispatchCombineOp:
         self._max_tokens = min(config.max_num_inp_token_per_rank, limit)
         if self._max_tokens < config.max_num_inp_token_per_rank:
             warnings.warn(f"verbena: max_num_inp_token_per_rank is {config.max_num_inp_token_per_rank}, but a batch may have at most "
-                          f"{limit} "
-                          "tokens of a rank; a rank with more tokens raises an error, and the other ranks time out", stacklevel=2)
+                          f"{limit} tokens of a rank; a rank with more tokens raises an error, and the other ranks time out", stacklevel=2)
         self._exchange = ExpertExchange(
             context, team, experts=config.world_size, max_tokens=self._max_tokens, top_k=config.num_experts_per_token,
             hidden=config.hidden_dim, max_row_bytes=config.hidden_dim * max(2, config.max_token_type_size),
@@ -124,7 +123,7 @@ class EpDispatchCombineOp:
         self._combine_inputs: dict[Any, Any] = {}
 
     def free(self) -> None:
-        """Frees the memory. No kernel of any rank may still be using it. Collective."""
+        """Frees the memory. No kernel of any rank may still be using the memory. Collective."""
         self._exchange.free()
 
     def check_error(self) -> None:
@@ -140,9 +139,15 @@ class EpDispatchCombineOp:
                  warp_per_block: int = -1) -> tuple[Any, Any, Any, Any, Any]:
         """Sends the rows `input` [tokens, elements] to the ranks of their experts `indices` (int32 or int64 [tokens, top_k]).
 
-        Returns five tensors. The first four have ranks * max tokens rows: the received rows; their weights (float32; None if `weights` is
-        None); their scales (None if `scales` is None); and the ids of their experts on all ranks (int32). The fifth is the number of
-        received rows, int32 [1]. Rows after this number are not valid, and their ids are -1."""
+        Returns five tensors. The first four tensors have ranks * max tokens rows:
+
+        * the received rows
+        * float32: the weights of the rows; None if `weights` is None
+        * the scales of the rows; None if `scales` is None
+        * int32: the ids of each row's experts on all ranks
+        * int32 [1]: the number of received rows
+
+        Rows after the received rows are not valid, and the ids of these rows are -1."""
         flight = self._dispatch(input, weights, scales, indices, Phase.BOTH)
         self._unpack(flight)
         return flight.results
@@ -160,10 +165,11 @@ class EpDispatchCombineOp:
         top_k = self.config.num_experts_per_token
         if input.shape[0] > self._max_tokens:
             raise ValueError(f"the batch has {input.shape[0]} tokens, more than max_num_inp_token_per_rank, "
-                             f"{self.config.max_num_inp_token_per_rank}, or than {ExpertExchange.find_max_tokens(self.config.world_size)}")
+                             f"{self.config.max_num_inp_token_per_rank}, or more than the limit of an exchange, "
+                             f"{ExpertExchange.find_max_tokens(self.config.world_size)}")
         if list(indices.shape) != [input.shape[0], top_k]:
             raise ValueError(f"indices must have the shape [{input.shape[0]}, {top_k}], not {list(indices.shape)}")
-        # Floor division keeps -1, and ids beyond all experts name no rank.
+        # Floor division keeps -1. The exchange ignores ids beyond the last expert, because they become numbers beyond the last rank.
         ranks = torch.div(indices, self.config.num_experts_per_rank, rounding_mode="floor")
         is_repeated = (ranks.unsqueeze(2) == ranks.unsqueeze(1)).tril(-1).any(2)
         ranks = ranks.masked_fill(is_repeated, -1)
@@ -174,7 +180,7 @@ class EpDispatchCombineOp:
         out_weights = None if weights is None else weights.new_empty([place, top_k], dtype=torch.float32)
         out_scales = None if not self._has_scales(scales) else scales.new_empty([place, *scales.shape[1:]])
         results = (sent.rows, out_weights, out_scales, indices.new_empty([place, top_k], dtype=torch.int32), sent.expert_counts)
-        # To count the ranks that a token has gone to: the factor of its combined weights.
+        # combine() multiplies each token's weights by the number of ranks to which the token went.
         self._own = (weights, ranks)
         return _Sent(call, sent, results)
 
@@ -224,7 +230,8 @@ class EpDispatchCombineOp:
         if self._combine_in_flight is not None:
             raise RuntimeError("a combine is in flight. Call combine_recv() first")
         if indices is not None and len(indices) != sent.tokens:
-            raise ValueError(f"pass the indices of the dispatch: it had {sent.tokens} tokens, but indices have {len(indices)}")
+            raise ValueError(f"the dispatch had {sent.tokens} tokens, but indices has {len(indices)} rows. Pass the indices of the "
+                             "dispatch")
         rows = input if len(input) == len(sent.rows) else _lengthen(input, len(sent.rows))
         call = functools.partial(self._exchange.combine, rows, sent, Order.REDUCED)
         out = call(phase=phase)
@@ -287,7 +294,7 @@ class EpDispatchCombineOp:
 
 
 def _lengthen(rows: Any, length: int) -> Any:
-    """Returns rows in memory for all rows that may come; an engine may have truncated the rows."""
+    """Copies the rows to a new tensor of `length` rows, because an engine may have truncated the rows."""
     longer = rows.new_empty([length, *rows.shape[1:]])
     longer[:len(rows)].copy_(rows)
     return longer
@@ -316,7 +323,7 @@ def _finalize() -> None:
         _contexts.pop().close()
 
 
-# Under the names of MORI's modules.
+# MORI's modules, whose names refer to the classes and functions above.
 ops = types.SimpleNamespace(
     EpDispatchCombineConfig=EpDispatchCombineConfig, EpDispatchCombineKernelType=EpDispatchCombineKernelType,
     EpDispatchCombineOp=EpDispatchCombineOp, EpDispatchCombineQuantType=EpDispatchCombineQuantType)

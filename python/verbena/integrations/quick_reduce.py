@@ -1,6 +1,6 @@
-"""Decides which all-reduces of an engine are quantised. The settings are the settings of Quick Reduce in AITER and vLLM, under
-Verbena's names. Quantising makes sums faster and less accurate (docs/inference.md). As in Quick Reduce, the first choice is the
-quantised all-reduce if it is allowed and faster, then the exact one, then the engine's own collective, such as NCCL."""
+"""Decides which all-reduces of an engine are quantised. The settings are the settings of Quick Reduce in AITER and vLLM, under Verbena's
+names. Quantising makes sums faster and less accurate (docs/inference.md). As in Quick Reduce, the first choice is the quantised all-reduce
+if it is allowed and faster, then the exact all-reduce, then the engine's own collective, such as NCCL."""
 import dataclasses
 import os
 import warnings
@@ -14,7 +14,7 @@ _MI = 1 << 20
 _DEFAULT_MAX_BYTES = 2 << 30
 _EXACT = "FP"
 
-# AITER's table, measured on MI300: minimum MiB for FP, FP8, INT6 and INT4, by type and number of ranks.
+# AITER's table, measured on MI300: minimum size of a tensor in MiB for FP, FP8, INT6 and INT4, by type and number of ranks.
 MI300_MIN_MB = {
     ("float16", 2): (1, 2, 2, 1),
     ("float16", 4): (1, 16, 4, 2),
@@ -32,7 +32,7 @@ class QuickReduce:
 
     Attributes:
         regime: AITER's FP (exact), FP8, INT6 or INT4; Verbena's INT8, MXFP8, FP8_INT8 or INT4_INT8; NONE to quantise nothing.
-        min_sizes: where the minimum size of quantised tensors comes from: "measured" (the tuning file, else the library's
+        min_sizes: the source of the minimum size of quantised tensors: "measured" (the tuning file or, without a tuning file, the library's
             rules) or "mi300" (AITER's table).
     """
     regime: str = "NONE"
@@ -41,22 +41,21 @@ class QuickReduce:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "QuickReduce":
-        """Reads the settings. Warns of an invalid value and uses the default instead. Warns of the setting for a cast to
-        float16, which has no effect here."""
+        """Reads the settings. If a value is invalid, warns and uses the default. Also warns if the cast to float16 is set, because this
+        setting has no effect."""
         if settings.read_flag(_CAST, environment):
-            warnings.warn(f"verbena: {_CAST} has no effect, because bfloat16 is quantised directly. This is as fast as float16 and does "
-                          f"not "
-                          "overflow", stacklevel=2)
+            warnings.warn(f"verbena: {_CAST} has no effect, because bfloat16 is quantised directly. Quantised bfloat16 is as fast as "
+                          "quantised float16, and does not overflow", stacklevel=2)
         most = settings.read(_MAX_MB, environment)
         if not most.isdigit():
-            warnings.warn(f"verbena: {_MAX_MB}={most}: must be a size in MiB, or 0 for the default of 2048 MiB", stacklevel=2)
+            warnings.warn(f"verbena: {_MAX_MB}={most} is not a size in MiB. The default, 2048 MiB, is used instead", stacklevel=2)
             most = "0"
         return cls(settings.read_choice("VERBENA_QUICK_REDUCE_QUANTIZATION", environment), int(most) * _MI or _DEFAULT_MAX_BYTES,
                    settings.read_choice("VERBENA_QUICK_REDUCE_MIN_SIZES", environment))
 
     def find_codec(self, dtype: str, bytes_: int, ranks: int) -> tuple[str, bool] | None:
-        """Returns (codec, whether to use it regardless of measurements), or None for the exact all-reduce. `dtype` is the
-        type's name without "torch."."""
+        """Returns (codec, whether to use this codec regardless of measurements), or None for the exact all-reduce. `dtype` is the type's
+        name without "torch."."""
         if self.regime in ("NONE", _EXACT) or dtype not in ("float16", "bfloat16") or bytes_ > self.max_bytes:
             return None
         if self.min_sizes == "measured":

@@ -1,4 +1,5 @@
-"""Sends each row at most once to each rank, and adds the rows that come back, over verbena.moe. DeepEP's high-throughput calls use it.
+"""Uses verbena.moe to send each row at most once to each rank, and to add the rows that come back. The interfaces of DeepEP use this
+module for high-throughput calls.
 
 The underlying exchange treats each rank as one expert. The rows that a rank receives are therefore a single group of Grouping.RAGGED:
 contiguous, sorted by source rank and token."""
@@ -12,18 +13,18 @@ from verbena.context import SymmetricContext
 from verbena.integrations.hosts import find_hosts
 from verbena.ops.moe import Dispatched, ExpertExchange, Grouping, Order
 
-_MIN_TOKENS = 32      # of the smallest exchange; the next is twice as large
-_MAX_TOP_K = 32       # ids and weights that travel with a row
-_PARTS = 3            # bfloat16 values whose sum is a float32
+_MIN_TOKENS = 32      # of the smallest exchange; larger exchanges have 64, 128, 256, ... tokens
+_MAX_TOP_K = 32       # maximum number of ids, and of weights, that travel with a row
+_PARTS = 3            # number of bfloat16 values whose sum is a float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """The received rows, and the data needed to send rows of the same layout back and add them."""
-    rows: Any        # [rows, elements]; not written after the rows that came
-    words: Any       # int32 [rows, words]: what came with each row; or None
-    sources: Any     # int32 [rows]: source rank * max_tokens + number among its rows; -1 after the rows that came
-    ranks: Any       # int32 [tokens, ranks]: where this rank's tokens went, in the order in which their rows are added; -1: no further rank
+    """The received rows, and the data that is needed to send back and add rows of the same layout."""
+    rows: Any        # [rows, elements]; rows after the received rows are not written
+    words: Any       # int32 [rows, words]: data that arrived with each row; or None
+    sources: Any     # int32 [rows]: source rank * max_tokens + index among the source's rows; -1 after the received rows
+    ranks: Any       # int32 [tokens, ranks]: the ranks to which each token went, in the order in which its rows are added; -1: unused
     exchange: ExpertExchange
     dispatched: Dispatched  # without the rows
 
@@ -41,11 +42,11 @@ class Sent:
 
 
 class RankRows:
-    """Moves rows between the ranks of a context. Creating it is collective. The first call with a new shape allocates memory and is
+    """Moves rows between the ranks of a context. Creating a RankRows is collective. The first call with a new shape allocates memory and is
     collective.
 
-    If the ranks are on several hosts, each host adds its rows of a token in rank order. The token's rank then adds the sums of all
-    hosts, in the order of hosts. Other hosts round their sums before they send them; the sum of the own host is not rounded."""
+    If the ranks are on several hosts, each host adds its rows of a token in rank order. The token's rank then adds the sums of all hosts,
+    in the order of hosts. Other hosts round their sums before they send them; the token's rank does not round the sum of its own host."""
 
     def __init__(self, context: SymmetricContext) -> None:
         self._context, self.hosts = context, find_hosts(context)  # the host of each rank
@@ -83,8 +84,11 @@ class RankRows:
         return self._exchanges[key]
 
     def exchange_counts(self, per_expert: Any, per_rank: Any, tokens: int) -> tuple[Any, Any, Any]:
-        """Returns three tensors: the number of rows for each expert of this rank (int32 [experts of a rank]); a matrix whose element [i, r]
-        is the number of rows that rank i sends to rank r; and the number of tokens of each rank."""
+        """Returns three tensors:
+
+        * int32 [experts of a rank]: the number of rows for each expert of this rank
+        * a matrix; element [i, r] is the number of rows that rank i sends to rank r
+        * the number of tokens of each rank"""
         import torch
         ranks, local = self.ranks, per_expert.numel() // self.ranks
         width = -(-(local + ranks + 1) // 4) * 4
@@ -97,7 +101,7 @@ class RankRows:
         return came[:, :local].sum(0, dtype=torch.int32), came[:, local:local + ranks], came[:, local + ranks]
 
     def check_error(self) -> None:
-        """Raises the error of an earlier call, if there is one."""
+        """Raises VerbenaError if an earlier call failed."""
         for exchange in self._exchanges.values():
             exchange.check_error()
 
@@ -139,7 +143,7 @@ class RankRows:
     def add_slots(self, rows: Any, slots: Any, experts: int, alignment: int, bias: Sequence[Any], max_tokens: int, blocks: int = 0) -> Any:
         """Computes the same sum as add(), but over the rows of experts instead of ranks. Each rank has `experts` experts. `slots` [tokens,
         slots] lists the experts of each token, in the order in which their rows are added. `rows` are grouped by expert, as with
-        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank. For ranks of one host only."""
+        Grouping.RAGGED. Each bias is sent as the row of an additional expert on the token's rank. Supports only ranks on one host."""
         import torch
         tokens, count = slots.shape[0], len(bias)
         exchange = self._find(rows.shape[1], self.ranks * (experts + count), slots.shape[1] + count, max_tokens)
@@ -170,9 +174,11 @@ class RankRows:
 
 
 def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any, Any]:
-    """Returns three tensors: the number of tokens for each rank (int32 [ranks]); the number of tokens for each expert (int32
-    [experts]); and, for each token and rank, the last slot of the token that selects an expert on that rank, or -1 if no slot does
-    ([tokens, ranks])."""
+    """Returns three tensors:
+
+    * int32 [ranks]: the number of tokens for each rank
+    * int32 [experts]: the number of tokens for each expert
+    * [tokens, ranks]: the last entry of the token's top-k list that is an expert of the rank; -1 if there is none"""
     import torch
     is_valid = (topk_idx >= 0) & (topk_idx < num_experts)
     rank_of = torch.where(is_valid, topk_idx // (num_experts // ranks), -1)
@@ -185,7 +191,7 @@ def count_routing(topk_idx: Any, num_experts: int, ranks: int) -> tuple[Any, Any
 
 
 def pack_words(scales: Any, topk_idx: Any, topk_weights: Any) -> Any:
-    """Returns the scales, ids and weights that travel with each row, as int32 [tokens, words]; None if there are none."""
+    """Returns the scales, ids and weights that travel with each row, as int32 [tokens, words]. Returns None if all arguments are None."""
     import torch
     for one in (scales, topk_weights):
         if one is not None and one.element_size() != 4:

@@ -103,5 +103,5 @@ def register() -> None:
 
 
 def switch_on() -> None:
-    """Makes SGLang's new communicators use Verbena. SGLang applies the hook after it has loaded all plug-ins."""
+    """Makes communicators that SGLang creates later use Verbena. SGLang applies the hook after it has loaded all plug-ins."""
     _hook(_DISPATCH, dispatch)

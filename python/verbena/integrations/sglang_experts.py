@@ -19,7 +19,7 @@ _LAYER = "sglang.srt.layers.moe.fused_moe_triton.layer"
 _DISPATCHERS = "sglang.srt.layers.moe.token_dispatcher"
 _UTILS = "sglang.srt.layers.moe.utils"
 find_max_tokens = ExpertExchange.find_max_tokens
-_ALIGNMENT = 128  # of the rows of each expert, as SGLang's DeepGEMM needs them
+_ALIGNMENT = 128  # SGLang's DeepGEMM requires that the number of each expert's rows is a multiple of this number
 
 
 def create_dispatcher(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -30,10 +30,10 @@ def create_dispatcher(original: Callable[..., Any], *arguments: Any, **named: An
 
 def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
     """Returns a dispatcher over Verbena's exchanges. Returns None, with a warning, if SGLang must use its own dispatcher. Collective over
-    the ranks of the experts; all of them make the same choice."""
+    the ranks of the experts; all ranks make the same choice."""
     utils: Any = importlib.import_module(_UTILS)
     if not utils.get_moe_a2a_backend().is_deepep():
-        return None  # no all-to-all, or one with other formats
+        return None  # SGLang uses no all-to-all, or an all-to-all with other formats
     try:
         layer: Any = importlib.import_module(_LAYER)
         group = layer.get_parallel().tp_group
@@ -76,9 +76,9 @@ def _make_classes() -> tuple[Any, Any]:
     recorder: Any = importlib.import_module("sglang.srt.eplb.expert_distribution")
 
     class VerbenaDispatcher(base.BaseDispatcher):  # type: ignore[misc]
-        """SGLang's dispatcher of one of two batches that overlap in time. In decode it uses the format DEEPEP_LL, with rows grouped by
-        expert. In prefill it uses DEEPEP_NORMAL, which returns only the received rows; for this purpose the call waits until the number of
-        rows is known on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
+        """A dispatcher for SGLang. Two batches that overlap in time use separate dispatchers. In decode, a dispatcher uses the format
+        DEEPEP_LL, with rows grouped by expert. In prefill, a dispatcher uses DEEPEP_NORMAL, which returns only the received rows; for this
+        purpose the call waits until the number of rows is known on the host. If SGLang asks for FP8, the dispatch casts rows to e4m3."""
 
         dispatch_mode: Any = None
 

@@ -22,9 +22,9 @@ _FUSES = "AllReduceFusionPass"
 class VerbenaAllreduce(EngineCollectives):
     """A class with the constructor and methods of vLLM 0.33's CustomAllreduce.
 
-    vLLM passes the size limits of its own kernels. This class only stores the limits, so that vLLM can read them. Exact results do
-    not depend on the batch; with VLLM_BATCH_INVARIANT, no size is left to NCCL. Attributes whose names begin with mnnvl_ are
-    0, because there are no buffers of multi-node NVLink."""
+    vLLM passes the size limits of its own kernels. This class only stores the limits, so that vLLM can read them. With
+    VLLM_BATCH_INVARIANT=1, this class sums tensors of all sizes and never quantises, so that results do not depend on the batch. Attributes
+    whose names begin with mnnvl_ are 0, False or None, because there are no buffers of multi-node NVLink."""
 
     mnnvl_only = mnnvl_multimem_rs_supported = mnnvl_multimem_rs_initialized = False
     mnnvl_multicast_ptr = mnnvl_buffer_size = 0
@@ -47,23 +47,21 @@ class VerbenaAllreduce(EngineCollectives):
         super().__init__(group, _as_device(device), MAX_BYTES, self.batch_invariant)
         if others:
             warnings.warn(f"verbena: vLLM creates its custom all-reduce with arguments that Verbena does not know. Verbena ignores these "
-                          f"arguments: "
-                          f"{', '.join(sorted(others))}", stacklevel=2)
+                          f"arguments: {', '.join(sorted(others))}", stacklevel=2)
         if not self.disabled:
             join_compilation(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Called for attributes that a newer vLLM reads. Returns 0 for mnnvl_ attributes, meaning "no such buffers"; no other
-        value is safe to invent."""
+        """Python calls this method for attributes that the class does not have, which a newer vLLM may read. Returns 0 for mnnvl_
+        attributes, which means that there is no such buffer. For all other attributes, raises AttributeError, because no value is safe."""
         if name.startswith("mnnvl_"):
             warnings.warn(f"verbena: vLLM reads the attribute {name} of its custom all-reduce, but Verbena does not know this attribute. "
-                          f"Its value is 0, "
-                          "which means that there is no multi-node NVLink buffer", stacklevel=2)
+                          "Its value is 0, which means that there is no multi-node NVLink buffer", stacklevel=2)
             setattr(self, name, 0)
             return 0
         raise AttributeError(f"verbena: vLLM reads the attribute {name!r} of its custom all-reduce, but Verbena's class does not have "
-                             f"this attribute. "
-                             "Start vLLM without USE_VERBENA_COLLECTIVES=1, or see docs/inference.md for the versions that work")
+                             "this attribute. Start vLLM without USE_VERBENA_COLLECTIVES=1, or see docs/inference.md for the versions that "
+                             "work")
 
     def all_reduce(self, inp: Any, *, out: Any = None, registered: bool = False) -> Any:
         return self.sum_up(inp, out)
@@ -89,25 +87,25 @@ def _as_device(device: Any) -> Any:
 
 
 def register() -> None:
-    """Entry point in vLLM's group vllm.general_plugins. Every process of an engine calls it, some several times. Does nothing
-    unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
+    """Entry point in vLLM's group vllm.general_plugins. Every process of an engine calls this function, and some processes call it several
+    times. Does nothing unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
     switch_on_if_asked("vllm", switch_on)
     switch_on_experts_if_asked("vllm", vllm_experts.switch_on)
 
 
 def switch_on() -> None:
-    """Makes vLLM's new communicators use Verbena."""
+    """Makes communicators that vLLM creates later use Verbena."""
     module: Any = importlib.import_module(_MODULE)
     if not hasattr(module, "CustomAllreduce"):
         raise AttributeError(f"{_MODULE} has no CustomAllreduce")
     module.CustomAllreduce = VerbenaAllreduce
-    # vLLM prefers FlashInfer's kernels to the custom ones unless this is set.
+    # Without this setting, vLLM prefers FlashInfer's kernels to the custom all-reduce.
     os.environ.setdefault("VLLM_ALLREDUCE_USE_FLASHINFER", "0")
 
 
 def join_compilation(communicator: VerbenaAllreduce) -> None:
-    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them. Replaces vLLM's pass for
-    FlashInfer's kernels. Ignores fuse_allreduce_rms, because with this communicator the fused operator is never slower."""
+    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them. Replaces vLLM's pass for FlashInfer's
+    kernels. Ignores fuse_allreduce_rms, because with this communicator the fused operator is never slower than separate operators."""
     try:
         manager: Any = importlib.import_module(_PASSES)
         make_pass = _make_pass_class()

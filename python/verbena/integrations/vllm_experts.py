@@ -17,11 +17,11 @@ from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 _LAYERS = "vllm.model_executor.layers.fused_moe"
 _MODULE = f"{_LAYERS}.all2all_utils"
 _NAME = "maybe_make_prepare_finalize"
-BLOCK = [128, 128]  # the blocks of weights whose activations a dispatch casts, 128 elements of a row at a time
+BLOCK = [128, 128]  # for weights quantised in such blocks, a dispatch casts the activations in blocks of 128 elements
 
 
 def switch_on() -> None:
-    """Makes vLLM's new layers use Verbena."""
+    """Makes layers that vLLM creates later use Verbena."""
     module = importlib.import_module(_MODULE)
     original = getattr(module, _NAME)
     if hasattr(original, "without_verbena"):
@@ -32,7 +32,7 @@ def switch_on() -> None:
         ours = make_prepare_finalize(*arguments, **named)
         return original(*arguments, **named) if ours is None else ours
     make.without_verbena = original  # type: ignore[attr-defined]
-    # The modules of vLLM's quantisations have imported the function by its name.
+    # vLLM's quantisation modules have imported the function by its name, so the loop replaces the function in these modules too.
     for one in [one for name, one in sys.modules.items() if name.split(".")[0] == "vllm"]:
         if getattr(one, _NAME, None) is original:
             setattr(one, _NAME, make)
@@ -54,7 +54,8 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
         exchanges = find_exchanges(manager.cpu_group)
         if exchanges is None:
             return None
-        # Batches by expert have as many rows in each call. Batches that overlap (DBO) need an exchange each.
+        # Results that are grouped by expert have the same shape in each call, so only the largest exchange is used. Batches that overlap in
+        # time (DBO) need separate exchanges.
         options = {"experts": moe.num_experts, "top_k": moe.experts_per_token, "hidden": moe.hidden_dim,
                    "max_scale_bytes": 4 * -(-moe.hidden_dim // 64)}
         found = [exchanges.get(max(1, config.num_ubatches), max_tokens=tokens, **options)
@@ -104,9 +105,10 @@ def _make_class() -> Any:
     class VerbenaPrepareAndFinalize(kernel.FusedMoEPrepareAndFinalizeModular):  # type: ignore[misc]
         """vLLM's steps before and after the experts. Calls allocate only their results and do not synchronise with the GPU.
 
-        In the Standard format, rows are quantised as in vLLM's own all-gather, and received rows are sorted by source rank, [ranks * max
-        tokens, hidden]. Rows without a token get the id of another rank's expert, so the expert kernels skip them. In the BatchedExperts
-        format, received rows are grouped by expert, and the dispatch casts them to e4m3 if the weights are quantised in blocks."""
+        In the Standard format, rows are quantised as in vLLM's own all-gather, and received rows are sorted by source rank and have the
+        shape [ranks * max tokens, hidden]. Rows without a token get the id of another rank's expert, so the expert kernels skip them. In
+        the BatchedExperts format, received rows are grouped by expert, and the dispatch casts them to e4m3 if the weights are quantised in
+        blocks."""
 
         def __init__(self, exchanges: list[list[ExpertExchange]], rank: int, is_batched: bool, quant_config: Any, routing_tables: Any) -> None:
             super().__init__()
@@ -117,7 +119,7 @@ def _make_class() -> Any:
             self._foreign_expert = largest.experts - 1 if rank == 0 else 0
             self._cast = "fp8_block" if is_batched and quant_config is not None and _is_cast(quant_config) else None
             self._physical_ids = None if routing_tables is None else routing_tables[0]
-            # Of each batch in flight.
+            # The exchange and the dispatch of each batch in flight.
             self._sent: list[tuple[ExpertExchange, Dispatched] | None] = [None] * len(exchanges[0])
 
         def post_init_setup(self, fused_experts: Any) -> None:
@@ -233,7 +235,7 @@ def _make_class() -> Any:
             if found is None:
                 raise RuntimeError("finalize() was called without prepare()")
             exchange, sent = found
-            self._sent[number] = None  # each layer has such an object: none keeps rows until its next batch
+            self._sent[number] = None  # frees the rows; otherwise each layer's object would keep its rows until the next batch
             place = [exchange.ranks, exchange.max_tokens]
             if self._is_batched or isinstance(impl, reduce.TopKWeightAndReduceDelegate):
                 # The kernel applies the weights of the dispatch.

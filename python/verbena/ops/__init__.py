@@ -6,7 +6,7 @@ RMSNorm.
     y = torch.ops.verbena.all_reduce(x, "tp")       # the same operation, for code under torch.compile
     tp.free()                                       # collective
 
-Importing this package does not import PyTorch; the first call that needs PyTorch does."""
+Importing this package does not import PyTorch. The first call that needs PyTorch imports it."""
 from verbena.ops.calls import Algorithm, Choice, DataType, Reduction
 from verbena.ops.communicator import Communicator
 from verbena.ops.fused import CODECS, Norm, Normed, Quantisation

@@ -42,17 +42,17 @@ class Algorithm(enum.IntEnum):
     FP8_INT8 = 21
     INT4_INT8 = 22
     LOSSLESS = 32       # exact; data is compressed between hosts
-    AUTO_BFLOAT16 = 33  # AUTO for an exchange of bfloat16 elements, which may be encoded
+    AUTO_BFLOAT16 = 33  # AUTO for bfloat16 elements in an exchange, which may use LOSSLESS
 
 
-# Keys are the names of PyTorch's types, because PyTorch need not be loaded.
+# The keys are names instead of PyTorch's types, because PyTorch may not be loaded.
 _TYPES = {"torch.float32": DataType.FLOAT32, "torch.float16": DataType.FLOAT16, "torch.bfloat16": DataType.BFLOAT16,
           "torch.int32": DataType.INT32, "torch.float8_e4m3fn": DataType.E4M3}
 OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 # Functions of the library that move elements without knowing their type.
 _EXCHANGES = {"ops_all_gather", "ops_broadcast", "ops_all_to_all", "ops_all_gather_v", "ops_all_to_all_v"}
 _AUTO_BFLOAT16 = OpsChoice(Algorithm.AUTO_BFLOAT16)
-# Includes PyTorch's names.
+# Includes "avg", which is PyTorch's name of the mean.
 _REDUCTIONS = {one.name.lower(): one for one in Reduction} | {"avg": Reduction.MEAN}
 
 
@@ -67,8 +67,7 @@ class Choice:
 
 
 def find_data_type(tensor: Any) -> DataType | None:
-    """Returns the DataType of a tensor, or None if no kernel can reduce its type. Operations that only move data accept
-    every type."""
+    """Returns the DataType of a tensor, or None if no kernel can reduce this type. Operations that only move data accept every type."""
     return _find_by_type(tensor.dtype)
 
 
@@ -78,11 +77,11 @@ def _find_by_type(dtype: Any) -> DataType | None:
 
 
 class OpsPart(CollectivePart):
-    """Base class of the communicator: launches calls and keeps the tensors of open groups."""
+    """Base class of the communicator. Launches calls, and keeps the tensors of an open group alive."""
 
     _name = "ops"
     _ops: NativeLibrary
-    # Tensors of the calls in the open group. They must live until the group's kernels are launched at its end.
+    # Tensors of the calls in the open group, kept alive until the end of the group, where its kernels are launched.
     _group: list[tuple[Any, ...]] | None = None
     _dropped_group: str | None = None  # the reason why all calls fail until reset()
     _last: tuple[str, Any, Any, Choice | None] | None = None  # of the last _call(): name, size in bytes and type of the tensor, choice
@@ -108,7 +107,7 @@ class OpsPart(CollectivePart):
         self._last = name, source.numel() * source.element_size(), source.dtype, choice  # nbytes is not in PyTorch 1
 
     def _launch(self, name: str, tensors: tuple[Any, ...], *arguments: Any) -> None:
-        """Calls a function of the library that takes a stream. All calls with a stream go through here."""
+        """Calls a function of the library that takes a stream. All such calls go through this method."""
         if self._dropped_group is not None:
             self._tell_dropped_group()
         self._ops.check(getattr(self._ops, name)(self.handle, *arguments))
@@ -121,11 +120,11 @@ class OpsPart(CollectivePart):
 
 
 def describe_call(calls: OpsPart, name: str, tensor_bytes: int, dtype: Any, choice: Choice | None) -> str:
-    """Returns a text with the name, size and algorithm of a call. The algorithm is that of `choice` or, without one, the algorithm that the
-    library chooses."""
+    """Returns a text with the name, size and algorithm of a call. If `choice` is None, the text has the algorithm that the library would
+    choose."""
     operation = name.removeprefix("ops_")
     if choice is None and operation in OPERATIONS:
-        # The library's choice depends on the size of the tensor or, if ranks exchange parts of the tensor, on the size of one message.
+        # The library chooses by the size of a message, which is the whole tensor or, in these two operations, one rank's part of it.
         message_bytes = tensor_bytes // calls.size if operation in ("reduce_scatter", "all_to_all") else tensor_bytes
         choice = calls._choose("ops_choose", OPERATIONS.index(operation), message_bytes)
         if choice.algorithm == Algorithm.LOSSLESS and _find_by_type(dtype) is not DataType.BFLOAT16:
@@ -164,7 +163,7 @@ def need_type(tensor: Any) -> DataType:
 
 def expect_like(tensor: Any, shape: Any, dtype: Any = None) -> Any:
     """Returns the tensor if it has the given shape and type; otherwise raises an error. If `dtype` is None, any type is accepted. Kernels
-    trust shape and type, and would write beyond the end of a smaller tensor."""
+    do not check shape and type, and would write beyond the end of a tensor that is too small."""
     if dtype is not None and tensor.dtype != dtype:
         raise TypeError(f"the tensor must be of type {dtype}, not {tensor.dtype}")
     if (tensor.shape != shape and list(tensor.shape) != list(shape)) or not tensor.is_contiguous():
@@ -179,15 +178,14 @@ def pack_choice(choice: Choice | None) -> Any:
 
 
 def pack_choice_of(name: str, tensor: Any, choice: Choice | None) -> Any:
-    """Packs the choice of a call of the library's function `name`. If the function moves elements without knowing their type,
-    tells it whether they are bfloat16, the type that Algorithm.LOSSLESS encodes."""
+    """Converts a choice to an argument of the library's function `name`. Functions that move elements do not know their type, so for
+    bfloat16 elements this function replaces None by AUTO_BFLOAT16, which allows the library to choose Algorithm.LOSSLESS."""
     if name not in _EXCHANGES:
         return pack_choice(choice)
     is_bfloat16 = _find_by_type(tensor.dtype) is DataType.BFLOAT16
     if choice is None:
         return ctypes.byref(_AUTO_BFLOAT16) if is_bfloat16 else None
     if choice.algorithm == Algorithm.LOSSLESS and not is_bfloat16:
-        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, but the elements of the tensor are {tensor.dtype}. Leave the "
-                        f"choice out, or pass "
-                        "tensor.view(torch.bfloat16) if the tensor holds bfloat16 elements")
+        raise TypeError(f"Algorithm.LOSSLESS encodes bfloat16 elements, but the elements of the tensor are {tensor.dtype}. Omit "
+                        "the choice, or pass tensor.view(torch.bfloat16) if the tensor contains bfloat16 elements")
     return pack_choice(choice)

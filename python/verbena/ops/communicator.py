@@ -19,14 +19,14 @@ class Communicator(FusedCalls):
     """Collectives of a team on tensors in GPU memory.
 
     Ranks: all members make the same calls in the same order. Creating, resetting and freeing a communicator is collective over the context.
-    Ranks that are not members of the team make only these calls.
+    Ranks that are not members of the team make only these three calls.
 
-    Streams: a call enqueues a kernel on the current stream of the tensor's GPU and returns without synchronising. It may be
-    captured in a CUDA graph. A communicator serves one stream at a time. If several streams run at the same time, use a separate
-    communicator for each. Threads: only one thread at a time may use a communicator.
+    Streams: a call enqueues a kernel on the current stream of the tensor's GPU and returns without synchronising. Calls may be captured in
+    a CUDA graph. A communicator serves one stream at a time. If several streams run at the same time, use a separate communicator for each
+    stream. Threads: only one thread at a time may use a communicator.
 
     Errors: invalid arguments raise ValueError, TypeError or VerbenaError. If a rank does not make a call within VERBENA_SYMM_TIMEOUT_MS,
-    the outputs on the other ranks are filled with 0xff bytes, and check_error() and every later call raise VerbenaError until all ranks
+    the outputs on the other ranks are filled with 0xff bytes. Then check_error() and every later call raise VerbenaError until all ranks
     call reset()."""
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, is_member: bool = True,
@@ -43,9 +43,10 @@ class Communicator(FusedCalls):
             blocks: maximum number of blocks of a kernel; 0 for the default.
             programmatic_launch: enables programmatic dependent launch (PDL): the next kernel of the stream may start before
                 the communicator's kernel has ended.
-            tuning_file: path of measurements of this platform (verbena-bench coll --calibrate); None for VERBENA_TUNING_FILE.
-            has_windows: True if the caller promises the following about every all-reduce: if one rank's input and output both lie in
-                windows, then this is true on all ranks, with the same offsets.
+            tuning_file: path of a file with measurements of this platform, which `verbena-bench coll --calibrate FILE` writes; None for
+                the path in VERBENA_TUNING_FILE.
+            has_windows: True if the caller promises the following about every all-reduce: if the input and output of one rank lie in
+                windows, then the inputs and outputs of all ranks lie in windows, at the same offsets.
         """
         ops = load_ops_library()
         chosen = (context.world if team is None else team) if is_member else None
@@ -71,8 +72,8 @@ class Communicator(FusedCalls):
 
     @classmethod
     def from_environment(cls, **options: Any) -> "Communicator":
-        """Creates a communicator for all ranks of the job, and a context that the communicator's free() closes. The launcher's environment
-        variables name the ranks, as in SymmetricContext.from_environment(). Collective. `options` are keyword arguments of
+        """Creates a communicator for all ranks of the job, and a context that the communicator's free() closes. Reads the ranks from the
+        environment variables of the launcher, like SymmetricContext.from_environment(). Collective. `options` are keyword arguments of
         Communicator()."""
         return cls._own(SymmetricContext.from_environment(), options)
 
@@ -118,8 +119,8 @@ class Communicator(FusedCalls):
         self._dropped_group = None
 
     def choose(self, operation: str, length_bytes: int) -> Choice:
-        """Returns the algorithm that the library would choose for bfloat16 tensors. For other types Algorithm.LOSSLESS stands for
-        BULK_TWO_SHOT.
+        """Returns the algorithm that the library would choose for bfloat16 tensors. For tensors of other types, the library uses
+        BULK_TWO_SHOT if this method returns Algorithm.LOSSLESS.
 
         Args:
             operation: the name of the method, such as "all_reduce".
@@ -134,7 +135,7 @@ class Communicator(FusedCalls):
         Args:
             tensor: a tensor of any shape; shape and type are the same on all ranks.
             reduction: "sum", "mean" or "avg", "min", "max", a Reduction, or a torch.distributed.ReduceOp.
-            op: another name of `reduction`, which torch.distributed uses.
+            op: the same as `reduction`, under the name that torch.distributed uses.
             out: the tensor that receives the result; may be `tensor` itself. None for a new tensor.
             choice: the algorithm; None to let the library choose.
         """
@@ -162,10 +163,10 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: a tensor whose size along `dim` is a multiple of the number of ranks; same shape and type on all ranks.
-            dim: the dimension along which the result is split. It has no default, because engines and torch.distributed have different
-                defaults.
+            dim: the dimension along which the result is split. This argument has no default, because engines and torch.distributed have
+                different defaults.
             reduction: the same as for all_reduce().
-            op: another name of `reduction`, which torch.distributed uses.
+            op: the same as `reduction`, under the name that torch.distributed uses.
             out: the tensor that receives this rank's part; None for a new tensor.
             choice: the algorithm; None to let the library choose.
         """
@@ -182,8 +183,8 @@ class Communicator(FusedCalls):
         return out
 
     def broadcast(self, tensor: Any, root: int = 0, *, choice: Choice | None = None) -> Any:
-        """Overwrites the tensor of every rank with the tensor of rank `root`, and returns it. The tensor is contiguous, with
-        the same shape and type on all ranks."""
+        """Overwrites the tensor of every rank with the tensor of rank `root`, and returns the overwritten tensor. The tensor must be
+        contiguous, and must have the same shape and type on all ranks."""
         expect_like(tensor, tensor.shape)
         self._call("ops_broadcast", tensor, tensor, tensor.numel() * tensor.element_size(), root, choice=choice)
         return tensor
@@ -212,7 +213,7 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: contiguous rows, at least counts[rank] of them.
-            counts: int64 [ranks] in GPU memory. Rank r contributes its first counts[r] rows. The tensor is read when the kernel runs.
+            counts: int64 [ranks] in GPU memory. Rank r contributes its first counts[r] rows. The kernel reads `counts` when it runs.
             out: a contiguous tensor that receives the rows.
             offsets: int64 [ranks] in GPU memory: the row of `out` at which rank r's rows begin. None to concatenate the rows.
             choice: the algorithm; None to let the library choose.
@@ -226,7 +227,7 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: contiguous rows; same shape and type on all ranks.
-            counts: int64 [ranks] in GPU memory, read when the kernel runs.
+            counts: int64 [ranks] in GPU memory. The kernel reads `counts` when it runs.
             out: a contiguous tensor of at least counts[rank] rows.
             reduction: the same as for all_reduce().
             offsets: int64 [ranks] in GPU memory: the first row of rank r's part in `tensor`. None if the parts are
@@ -243,7 +244,7 @@ class Communicator(FusedCalls):
 
         Args:
             tensor: the contiguous rows to send.
-            send_counts: int64 [ranks] in GPU memory. This tensor and the next three tensors of counts and offsets are read when the kernel
+            send_counts: int64 [ranks] in GPU memory. The kernel reads send_counts, receive_counts, send_offsets and receive_offsets when it
                 runs.
             receive_counts: int64 [ranks] in GPU memory.
             out: a contiguous tensor that receives the rows.
@@ -260,7 +261,7 @@ class Communicator(FusedCalls):
 
     @contextlib.contextmanager
     def group(self, like: Any = None) -> Iterator[None]:
-        """Collects the calls of a `with` block and launches them together at its end, as one kernel if possible. The calls
+        """Collects the calls of a `with` block, and launches them together at the end of the block, as one kernel if possible. The calls
         must not use each other's results.
 
         The kernel runs on the current stream or, if the tensor `like` is given, on the current stream of that tensor's GPU.
@@ -297,8 +298,8 @@ class Communicator(FusedCalls):
 
 
 def _cut(shape: Any, dim: int, parts: int) -> tuple[int, list[int]]:
-    """Returns the number of rows (the product of the sizes before `dim`), and the shape of `parts` tensors of this shape that are
-    concatenated along `dim`."""
+    """Returns (rows, whole). `whole` is the shape that results if `parts` tensors of shape `shape` are concatenated along `dim`; `rows` is
+    the product of the sizes before `dim`."""
     whole = list(shape)
     dim %= len(whole)
     whole[dim] *= parts

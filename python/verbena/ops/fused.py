@@ -13,8 +13,8 @@ CODECS = {"fp8": Algorithm.FP8, "int8": Algorithm.INT8, "int6": Algorithm.INT6, 
 
 
 class Quantisation(enum.IntEnum):
-    """The format of quantised rows. Each element is one byte. TENSOR kinds have one scale for the whole tensor, TOKEN kinds have one scale
-    per row, and BLOCK and MXFP8 kinds have one scale per block of a row. A block has 128 elements, or 32 elements for MXFP8."""
+    """The format of quantised rows. Each element is one byte. FP8_TENSOR has one scale for the whole tensor, TOKEN formats have one scale
+    per row, and BLOCK and MXFP8 formats have one scale per block of a row. A block has 128 elements, or 32 elements in MXFP8 formats."""
     NONE = 0
     FP8_TENSOR = 1
     FP8_TOKEN = 2
@@ -35,8 +35,8 @@ class Normed:
         residual: the sum of input and residual, in the input's shape and type.
         quantised: the quantised rows, one byte per element; None without quantisation.
         scales: the scales of `quantised`; None without quantisation.
-        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None if `output` has overwritten
-            the sum.
+        sum: the sum of all ranks' tensors (after a reduce-scatter, only this rank's share of the rows); None without an all-reduce, or if
+            `output` has overwritten the sum.
     """
     output: Any = None
     residual: Any = None
@@ -79,8 +79,8 @@ class FusedCalls(OpsPart):
     """Quantised and fused calls of verbena.ops.Communicator."""
 
     def all_reduce_quantised(self, tensor: Any, codec: str, *, seed: int = 0, out: Any = None, choice: Choice | None = None) -> Any:
-        """Sums the ranks' tensors by quantised messages, and returns the sum. Uses the exact all_reduce() for tensors that it sums faster.
-        All ranks get the same bits.
+        """Sums the ranks' tensors with quantised messages, and returns the sum. For tensors that all_reduce() sums faster, uses
+        all_reduce(), which is exact. All ranks get the same bits.
 
         Args:
             tensor: a tensor of any shape; shape and type are the same on all ranks.
@@ -116,8 +116,8 @@ class FusedCalls(OpsPart):
 
     def all_reduce_rms_norm(self, tensor: Any, norm: Norm, residual: Any = None, *, residual_out: Any = None,
                             codec: str | None = None, choice: Choice | None = None) -> Normed:
-        """Sums the ranks' tensors, then normalises the rows of the sum. The result has the same bits as all_reduce()
-        followed by rms_norm(). One kernel does both for tensors up to 1 MiB, or up to 8 MiB between two ranks.
+        """Sums the ranks' tensors, then normalises the rows of the sum. The result has the same bits as all_reduce() followed by
+        rms_norm(). For tensors up to 1 MiB, or up to 8 MiB between two ranks, one kernel computes the sum and the norm.
 
         Args:
             tensor: rows [..., hidden]; same shape and type on all ranks.

@@ -16,7 +16,7 @@ try:
 except ImportError:  # the compiler of PyTorch before 2.6 does not cache the graphs of custom passes
     CustomGraphPass = object
 
-# Skips the wait after an all-reduce of functional collectives.
+# After an all-reduce of functional collectives, the graph has a wait node (_WAIT), which the pass skips.
 _ALL_REDUCES = ("verbena.all_reduce", "vllm.all_reduce", "_c10d_functional.all_reduce")
 _WAIT = "_c10d_functional.wait_tensor"
 _VERSION = 2  # version of the pass's behaviour, for the compiler's cache
@@ -24,8 +24,9 @@ _VERSION = 2  # version of the pass's behaviour, for the compiler's cache
 
 @dataclasses.dataclass(frozen=True)
 class _NormRule:
-    """Maps the arguments of a norm operator to the arguments of verbena.all_reduce_rms_norm. Arguments named in `ignored` do not change
-    the result; every other argument must have its default value. The operator returns (output, residual), or only the output."""
+    """Maps the arguments of a norm operator to the arguments of verbena.all_reduce_rms_norm. Arguments in `ignored` do not change the
+    result. Arguments that the rule does not name must have their default values. The norm operator returns (output, residual), or only the
+    output."""
     x: str
     residual: str | None
     options: tuple[str, ...] = ()  # arguments that are passed on by name
@@ -36,7 +37,7 @@ class _NormRule:
 
 _NORMS = {
     "verbena.rms_norm": _NormRule("x", "residual", ("weight_offset", "rounds_sum", "rounds_normed"), ("group",)),
-    # variance_size (the norm squares only the first elements of a row) is not supported.
+    # The pass does not fuse norms with variance_size, which square only the first elements of a row.
     "vllm_ir.fused_add_rms_norm": _NormRule("x", "x_residual", rounds_normed=True),
     "vllm_ir.rms_norm": _NormRule("x", None, rounds_normed=True, returns_pair=False),
 }
@@ -48,7 +49,7 @@ class FusionPass(CustomGraphPass):
 
     Args:
         group: the communicator's name, as passed to set_group().
-        names: group names in the graph whose all-reduces the pass may fuse; None for `group` alone.
+        names: the pass may fuse all-reduces of groups that have one of these names in the graph; None for `group` alone.
         codec: allows quantised sums with this codec; None for exact sums.
     """
 
@@ -113,14 +114,15 @@ def _match(graph: Any, norm: Any, rule: _NormRule, names: Collection[str]) -> _M
     order = {node: place for place, node in enumerate(graph.nodes)}
     others = [user for user in total.users if user is not norm]
     # With a residual, the fused operator does not return the sum, so no other node may read the sum. Without a residual, the second result
-    # is the sum, but it exists only after the position of the norm.
+    # is the sum, which only nodes after the norm can read.
     if others and (residual is not None or any(order[user] < order[norm] for user in others)):
         return None
     return _Match(all_reduce, total, residual, arguments)
 
 
 def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
-    """Returns all arguments by name, including defaults. Returns None if the fused operator lacks any of these arguments."""
+    """Returns all arguments by name, including defaults. Returns None if an argument that the fused operator lacks has another value than
+    its default."""
     schema = norm.target._schema.arguments
     given = {one.name: value for one, value in zip(schema, norm.args)} | norm.kwargs
     known = {rule.x, rule.residual, "weight", "epsilon", *rule.options, *rule.ignored}
@@ -130,7 +132,7 @@ def _name_arguments(norm: Any, rule: _NormRule) -> dict[str, Any] | None:
 
 
 def _have_types(total: Any, residual: Any, weight: Any) -> bool:
-    """Returns whether all tensors have the same type and the kernel supports it; False if the graph does not record the
+    """Returns True if all tensors have the same type and the kernel supports this type. Returns False if the graph does not record the
     types."""
     values = [getattr(node, "meta", {}).get("val") for node in (total, residual, weight) if node is not None]
     types = {None if value is None else value.dtype for value in values}
@@ -138,7 +140,7 @@ def _have_types(total: Any, residual: Any, weight: Any) -> bool:
 
 
 def _copy_types(norm: Any, match: _Match, fused: Any, output: Any, second: Any) -> None:
-    """Copies the recorded type of a node's result, because later passes read it."""
+    """Copies the recorded types of the replaced nodes to the new nodes, because later passes read these types."""
     total = match.total.meta["val"]
     normed = norm.meta.get("val", total)
     output.meta["val"] = normed[0] if isinstance(normed, (tuple, list)) else normed
@@ -154,7 +156,8 @@ def _name_of(node: Any) -> str:
 
 
 def _find_all_reduce(total: Any, names: Collection[str]) -> Any:
-    """Returns the node of the all-reduce whose result is `total`, if it is a sum over a group in `names`; else None."""
+    """Returns the all-reduce node whose result is `total`. Returns None if there is no such node, or if the node is not a sum over a group
+    in `names`."""
     node = total
     if _name_of(node) == _WAIT:
         node = node.args[0]

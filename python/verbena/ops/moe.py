@@ -16,22 +16,22 @@ from verbena.streams import stream_of
 from verbena.team import SymmetricTeam
 
 CAST_BLOCK = 128  # number of elements of a row that share a scale
-# Limits of verbena/moe.h: tokens of a rank in a call, and words of 32 tokens each for all ranks.
+# Limits of verbena/moe.h: the tokens of one rank in a call, and the mask words of all ranks. A mask word covers 32 tokens.
 _MAX_TOKENS, _MAX_MASK_WORDS = 4096, 2048
 
 
 class Order(enum.IntEnum):
     """The order in which combine() adds a token's rows. Sums are computed in float32. Each rank that adds rows rounds its sum once."""
-    ROWS = 0     # rows [ranks, max_tokens, hidden]: the caller has already weighted and added the rows of each rank's experts
-    REDUCED = 1  # rows [ranks, max_tokens, top_k, hidden]: the experts' rank weights and adds them in top-k order; the sums are added in
-                 # the order of ranks
-    EXACT = 2    # rows [ranks, max_tokens, top_k, hidden]: the token's rank gets all of them, and weights and adds them in top-k order
+    ROWS = 0     # rows [ranks, max_tokens, hidden]: the caller has already weighted and added the rows of this rank's experts
+    REDUCED = 1  # rows [ranks, max_tokens, top_k, hidden]: the rank of the experts weights and adds the rows in top-k order; the token's
+                 # rank adds these sums in rank order
+    EXACT = 2    # rows [ranks, max_tokens, top_k, hidden]: the token's rank receives all rows, and weights and adds them in top-k order
 
 
 class Phase(enum.IntEnum):
     """The part of a dispatch or combine that a call runs: everything (BOTH), or first SEND and then RECEIVE. RECEIVE takes the arguments of
     SEND, and the result of SEND as `out`; only `blocks` may differ. In a dispatch that groups by expert, a call with RECEIVE_IDS may come
-    between SEND and RECEIVE. It receives all tensors of the handle except `places`."""
+    between SEND and RECEIVE. RECEIVE_IDS receives all tensors of the handle except `places`."""
     BOTH = 0
     SEND = 1
     RECEIVE = 2
@@ -39,7 +39,7 @@ class Phase(enum.IntEnum):
 
 
 class Grouping(enum.IntEnum):
-    """How the received rows are grouped."""
+    """The grouping of the received rows."""
     RANK = 0    # [ranks, max_tokens, ...]: each received row once
     EXPERT = 1  # [experts of a rank, ranks * max_tokens, ...]: each received row once for each of the row's experts on this rank
     RAGGED = 2  # [rows, ...]: the groups of EXPERT one after the other; each group begins at a multiple of `alignment` rows
@@ -47,7 +47,7 @@ class Grouping(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
-    """The tokens that a dispatch has received. The tensors are in GPU memory and complete once the kernel has run. In every grouping,
+    """The tokens that a dispatch has received. The tensors are in GPU memory, and are complete after the kernel has run. In every grouping,
     tensors of shape [ranks, max_tokens] list the received rows by source rank, in the order of the source rank's tokens."""
     rows: Any     # [..., elements of a row], in the shape that `grouping` gives; rows without a token are not written
     scales: Any   # [..., scales of a row], for the same rows; None if rows have no scales
@@ -59,11 +59,11 @@ class Dispatched:
     weights: Any  # float32 [ranks, max_tokens, top_k]; 0 where the id is -1
     tokens: int   # number of this rank's tokens
     grouping: Grouping = Grouping.RANK
-    # The following are None unless rows are grouped by expert.
-    places: Any = None         # int32 [ranks, max_tokens, top_k]: the row for the id, counted over all groups of `rows`; -1: none
+    # The following fields are None unless rows are grouped by expert.
+    places: Any = None         # int32 [ranks, max_tokens, top_k]: index of the id's row among the rows of all groups; -1: none
     expert_counts: Any = None  # int32 [experts of a rank]: number of rows in each group
     expert_begins: Any = None  # int32 [experts of a rank]: the first row of each group
-    row_sources: Any = None    # int32 for each row of `rows`: source rank * max_tokens + number among the source rank's rows; -1: no token
+    row_sources: Any = None    # int32 for each row of `rows`: source rank * max_tokens + index among the source's rows; -1: no token
     row_experts: Any = None    # int32 for each row of `rows`: the expert; -1: no token
 
 
@@ -123,7 +123,7 @@ class ExpertExchange(CollectivePart):
         return min(_MAX_TOKENS, _MAX_MASK_WORDS // ranks * 32)
 
     def free(self) -> None:
-        """Frees the exchange. No kernel on any rank may still be using it. Collective."""
+        """Frees the exchange. No kernel on any rank may still be using the exchange. Collective."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._context.is_closed:
             self._ops.check(self._ops.moe_destroy(handle))
@@ -137,9 +137,9 @@ class ExpertExchange(CollectivePart):
         self._ops.check(self._ops.moe_reset(self.handle))
 
     def set_living(self, ranks: Iterable[int]) -> None:
-        """Excludes all other ranks of the team from later calls. Calls then ignore ids of experts on excluded ranks, and do not wait for
-        excluded ranks. All of `ranks` must call this method between the same two calls, with the same argument; the excluded ranks must
-        make no calls. The method does not communicate. A captured graph keeps the ranks with which it was captured.
+        """Excludes all ranks of the team except `ranks` from later calls. Calls then ignore ids of experts on excluded ranks, and do not
+        wait for excluded ranks. All of `ranks` must call this method between the same two calls, with the same argument; the excluded ranks
+        must make no calls. The method does not communicate. A captured graph keeps the ranks with which it was captured.
 
         To continue without a late rank, call reset() and then this method. An excluded rank can take part again after a reset() of all
         ranks."""
@@ -157,8 +157,8 @@ class ExpertExchange(CollectivePart):
         """Sends each row of `x` [tokens, elements] to the ranks of its experts, and receives the rows of all ranks.
 
         Args:
-            ids: int32 or int64 [tokens, top_k]; an id that is not the number of an expert has no effect. Alternatively, the result of an
-                earlier dispatch with the same number of tokens. The rows are then sent to the same experts, with the same weights.
+            ids: int32 or int64 [tokens, top_k]; an id that is not the number of an expert has no effect. Or the result of an earlier
+                dispatch with the same number of tokens; the call then sends the rows to the same experts, with the same weights.
             weights: float32 [tokens, top_k]; None for weights of 1.
             scales: [tokens, ...]; the call sends them with the rows, unchanged.
             cast: "fp8_block", "fp8_block_power" or "fp8_block_exponent" to quantise BF16 or FP16 rows to e4m3 in the dispatch, with one
@@ -178,8 +178,7 @@ class ExpertExchange(CollectivePart):
             self._expect_handle(ids)
             if weights is not None or ids.tokens != x.shape[0]:
                 raise ValueError(f"the routing of the earlier dispatch is for {ids.tokens} tokens, but x has {x.shape[0]} rows or weights "
-                                 f"were "
-                                 "passed. Pass the same number of rows, and no weights")
+                                 "were passed. Pass the same number of rows, and no weights")
             ids, weights = self._view_routing(ids)
         tokens = x.shape[0]
         if len(x.shape) != 2 or list(ids.shape) != [tokens, self.top_k] or not (_has_rows(x) and _has_rows(ids)):
@@ -187,8 +186,8 @@ class ExpertExchange(CollectivePart):
                              "the shapes are "
                              f"{list(x.shape)} and {list(ids.shape)} with strides {x.stride()} and {ids.stride()}")
         if phase in (Phase.RECEIVE, Phase.RECEIVE_IDS) and out is None:
-            raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`. Pass the result of the dispatch with Phase.SEND, whose "
-                             "kernel has written to it")
+            raise ValueError(f"Phase.{Phase(phase).name} needs the argument `out`. Pass the result of the dispatch with "
+                             "Phase.SEND")
         if exact_rows and (group_by != Grouping.RAGGED or phase == Phase.RECEIVE_IDS):
             raise ValueError("exact_rows needs Grouping.RAGGED and cannot be combined with Phase.RECEIVE_IDS")
         if str(ids.dtype) not in ("torch.int32", "torch.int64"):
@@ -214,7 +213,7 @@ class ExpertExchange(CollectivePart):
             out = make() if out is None else dataclasses.replace(out, tokens=tokens)
             launch(phase, out)
             return out
-        # No row is stored before the rows are counted.
+        # Until the rows are counted, the calls use a result without rows.
         sent = make(0) if phase != Phase.RECEIVE else out
         assert sent is not None
         if phase != Phase.RECEIVE:
@@ -269,7 +268,7 @@ class ExpertExchange(CollectivePart):
         any routing needs. If `handle` is None, creates a new handle."""
         import torch
         if self.ranks == 0:
-            self._read_layout()  # raises
+            self._read_layout()  # raises an error, because this rank is not a member
         if rows is None:
             rows = int(self._ops.moe_max_rows(ctypes.byref(self._options), self.ranks, grouping, alignment))
             if rows == 0:
@@ -310,8 +309,7 @@ class ExpertExchange(CollectivePart):
         handle, length = dispatched.handle, self._layout.bytes
         if handle.numel() * handle.element_size() != length or not handle.is_contiguous():
             raise ValueError(f"the handle has {handle.numel() * handle.element_size()} bytes, but handles of this exchange have {length} "
-                             f"bytes. Pass "
-                             "the result of a dispatch of this exchange")
+                             "bytes. Pass the result of a dispatch of this exchange")
 
     def _view_routing(self, dispatched: Dispatched) -> tuple[Any, Any]:
         """Returns the ids and weights of this rank's tokens, each [tokens, top_k], from the handle."""

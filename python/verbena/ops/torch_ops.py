@@ -12,7 +12,7 @@ from verbena.ops.moe import Dispatched, ExpertExchange, Grouping
 
 _groups: dict[str, Communicator] = {}
 _exchanges: dict[str, ExpertExchange] = {}
-_libraries: list[Any] = []  # keeps the object alive that defines the operators
+_libraries: list[Any] = []  # (device, library); keeps the libraries that define the operators alive
 _lock = threading.Lock()
 
 
@@ -23,7 +23,7 @@ def set_group(name: str, communicator: Communicator | None) -> None:
 
 
 def init(group: Any = None, *, name: str = "world", **options: Any) -> Communicator:
-    """Creates a communicator and names it by set_group(). torch.ops.verbena's operators need nothing else. Collective.
+    """Creates a communicator, and gives it a name as set_group() does. torch.ops.verbena's operators need no other setup. Collective.
 
     Args:
         group: a process group of torch.distributed. None for torch.distributed's world or, if torch.distributed is not
@@ -173,7 +173,7 @@ def _as_five(x: Any, sent: Dispatched) -> tuple[Any, ...]:
 
 def _moe_combine(rows: Any, handle: Any, tokens: int, exchange: str, order: str = "reduced", grouping: str = "rank") -> Any:
     found = get_exchange(exchange)
-    # Only the length of row_sources is needed, because it equals the number of rows.
+    # combine() reads only the length of row_sources, which equals the number of rows. So rows[..., 0] can replace row_sources.
     return found.combine(rows, found.view_handle(None, None, handle, tokens, Grouping[grouping.upper()], rows[..., 0]), order)
 
 
@@ -253,7 +253,8 @@ _OPERATORS: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
 
 
 def _refuse_gradients(name: str) -> Callable[..., Any]:
-    """Returns a kernel that raises an error if an argument requires a gradient. Otherwise, training would continue without gradients."""
+    """Returns a kernel that raises an error if an argument requires a gradient. Without this error, training would continue without
+    gradients."""
     import torch
     call = getattr(torch.ops.verbena, name).default
 
@@ -269,8 +270,8 @@ def _refuse_gradients(name: str) -> Callable[..., Any]:
 
 
 def register_torch_ops(device: str = "CUDA") -> None:
-    """Registers the operators for one of PyTorch's device types. The first set_group() calls it for CUDA if no other code has
-    called it."""
+    """Registers the operators for one of PyTorch's device types. The first set_group() or set_exchange() registers them for CUDA if nothing
+    is registered yet."""
     import torch
     with _lock:
         if any(name == device for name, _ in _libraries):

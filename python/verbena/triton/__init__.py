@@ -1,4 +1,4 @@
-"""Symmetric memory for Triton kernels: the primitives, their constants, and @requires_symm, which links a kernel with them."""
+"""Symmetric memory for Triton kernels: the primitives, their constants, and @requires_symm, which links a kernel with the primitives."""
 from verbena.triton.constants import *  # noqa: F401,F403
 from verbena.triton.kernel import SymmKernel, requires_symm, requires_torch_symm
 from verbena.triton.primitives import *  # noqa: F401,F403

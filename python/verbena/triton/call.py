@@ -1,4 +1,4 @@
-"""Makes a Triton kernel call functions of the bitcode."""
+"""Emits calls of the bitcode's functions in Triton kernels."""
 from typing import Any
 
 import triton.language as tl
@@ -24,11 +24,12 @@ def unwrap(value: Any) -> Any:
 
 
 def check_linked(semantic: Any, name: str, backend: Any) -> None:
-    """Raises an error that names the missing library. Without it, the assembler would report an undefined symbol."""
+    """Raises an error if the kernel is not linked with the bitcode of the function `name`. Without this check, the assembler would report
+    an undefined symbol."""
     if not isinstance(backend, int) or backend not in list(Backend):
         raise ValueError(f"{name}: backend must be a compile-time constant, one of BACKEND_*, not {backend}")
     linked = {entry[0] for entry in semantic.builder.options.extern_libs or ()}
-    # The bitcode for all backends can be used with each of them. A call that names no backend uses whichever bitcode is linked.
+    # ANY_BITCODE serves each backend. A call with BACKEND_DEFAULT may use the bitcode of any backend.
     keys = [row.bitcode for row in BACKENDS.values()] if backend == Backend.DEFAULT else [find_bitcode(Backend(backend))]
     if linked.isdisjoint([*keys, ANY_BITCODE]):
         raise RuntimeError(f"{name}: the kernel is compiled without the bitcode of this function. Decorate the kernel with "
@@ -69,7 +70,7 @@ def find_element_size(name: str, given: Any, pointer: Any) -> Any:
 
 
 def find_program(semantic: Any) -> Any:
-    """Returns this program's linear index in the grid, with the numbering that the functions in the bitcode use for blocks."""
+    """Returns this program's linear index in the grid. The functions in the bitcode number blocks in the same order."""
     x, y, z = (semantic.program_id(axis) for axis in range(3))
     width, height = (semantic.num_programs(axis) for axis in range(2))
     depth = semantic.mul(height, z, True)

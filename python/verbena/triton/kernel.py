@@ -64,7 +64,7 @@ class SymmKernel(KernelInterface):
 
     def _find_libraries(self, capability: int) -> dict[str, str]:
         """Returns the libraries to link for a compute capability. The libraries depend on the capability, because a vendor's bitcode may be
-        for only one kind of GPU."""
+        for only one GPU architecture."""
         if not self._vendors:
             return self.extern_libs
         if capability not in self._libraries:
@@ -94,7 +94,7 @@ def requires_symm(jit_func_or_backend: Any = None, backend: Any = None) -> Any:
     return _decorate(given, _as_backend(backend))
 
 
-requires_torch_symm = requires_symm  # the attribute's name in PyTorch's proposal
+requires_torch_symm = requires_symm  # the name in the API that was proposed for PyTorch
 
 
 def _decorate(function: Any, backend: Backend) -> SymmKernel:
@@ -141,7 +141,7 @@ def _telling_what_is_unreadable() -> Iterator[None]:
     except ValueError as error:
         if "Failed to parse library" not in str(error):
             raise
-        hints = [f"{row.vendor.hint}; {row.vendor.variable} names its folder" for row in BACKENDS.values() if row.vendor.hint]
+        hints = [f"{row.vendor.hint}: set {row.vendor.variable} to this library's folder" for row in BACKENDS.values() if row.vendor.hint]
         raise BackendUnavailable(f"{error}. The file was written by a newer LLVM than the LLVM of Triton {triton.__version__}. "
                                  f"{'. '.join(hints)}") from None
 

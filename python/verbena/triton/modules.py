@@ -27,7 +27,7 @@ def watch() -> None:
 
 
 def prepare_loaded() -> None:
-    """Initialises, before a launch, the modules whose initialisation was not possible when they were loaded."""
+    """Initialises the modules that could not be initialised when they were loaded. Called before each launch."""
     watch()
     device = driver.active.get_current_device()
     if modules.has_work(device):
@@ -63,5 +63,5 @@ def _prepare(device: int, name: str) -> None:
 def _is_capturing(stream: int) -> bool:
     status = ctypes.c_int(0)
     result = ctypes.CDLL("libcuda.so.1").cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status))
-    # The error that a call on the default stream returns if the default stream would depend on a stream that is being captured.
+    # CUDA returns _CAPTURE_IMPLICIT for the default stream if the default stream would depend on a stream that is being captured.
     return bool(result == _CAPTURE_IMPLICIT or (result == 0 and status.value != 0))

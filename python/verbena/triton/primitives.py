@@ -1,4 +1,5 @@
-"""The primitives for Triton kernels. They call the functions of verbena/device/symm_c.cuh, which describes each in detail.
+"""The primitives for Triton kernels. Each primitive calls the function with the same name in verbena/device/symm_c.cuh, which describes the
+function in detail.
 
 `ctx_ptr` is the device_context of a team or workspace. Addresses are integers or pointers. All threads of a program make the
 call, and the operation happens once per program. Unless a primitive returns something else, it returns a status, which is SYMM_DONE or, on
@@ -88,7 +89,8 @@ def symm_team_lsa(ctx_ptr: Any, peer: Any, backend: Any = BACKEND_DEFAULT, _sema
 
 @_primitive(_i32, _i64)
 def symm_barrier(ctx_ptr: Any, backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Waits until the program with the same index has made this call on all ranks. Afterwards, the puts of all members are complete."""
+    """Waits until the program with the same index has made this call on all ranks. After the barrier, all members' earlier puts are
+    complete."""
 
 
 @_primitive(_i32, _i64, _program)
@@ -183,8 +185,8 @@ def symm_get(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size
 @_primitive(_i32, _i64, _i64, _i64, _i32, _size, _i32, _i32)
 def symm_put_async_by(ctx_ptr: Any, dest_ptr: Any, src_ptr: Any, count: Any, element_size: Any, dest_rank: Any, queue: Any,
                       backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Like symm_put_async(), but uses put queue number `queue` modulo the number of queues. Pass -1 to use the program's own queue.
-    Operations on the same peer that use the same queue take effect in order."""
+    """Like symm_put_async(), but the put goes through queue number `queue` modulo the backend's number of queues. Pass -1 to use the
+    program's own queue. Operations on the same peer that use the same queue take effect in order."""
 
 
 @core.extern
@@ -239,7 +241,7 @@ def symm_put_pieces(ctx_ptr: Any, pieces_ptr: Any, count: Any, dest_rank: Any, b
 def symm_put_pieces_signal(ctx_ptr: Any, pieces_ptr: Any, count: Any, dest_rank: Any, signal_index: Any,
                            signal_value: Any = 1, signal_op: Any = SIGNAL_OP_ADD, backend: Any = BACKEND_DEFAULT,
                            _semantic: Any = None) -> Any:
-    """Does the same as symm_put_pieces(), and then changes a signal of the peer. A peer that has waited for the signal sees all pieces."""
+    """Like symm_put_pieces(), but then also changes a signal of the peer. A peer that has waited for the signal sees all pieces."""
 
 
 @_primitive(_i32, _i64, _i64, _i64, _i64, _i64, _i32, _i32, _size, _i32)
@@ -269,7 +271,7 @@ def symm_fetch_add(ctx_ptr: Any, word_ptr: Any, value: Any, dest_rank: Any, back
 @_primitive(_i64, _i64, _i64, _i64, _i64, _i32)
 def symm_compare_swap(ctx_ptr: Any, word_ptr: Any, expected: Any, desired: Any, dest_rank: Any,
                       backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Sets a 64-bit word of the peer to `desired` if it equals `expected`. Returns the word's previous value, or -2**63 on
+    """Sets a 64-bit word of the peer to `desired` if the word equals `expected`. Returns the word's previous value, or -2**63 on
     failure."""
 
 
@@ -289,8 +291,8 @@ def symm_wait_until_all(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, valu
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i64, _i64)
 def symm_wait_until_any(ctx_ptr: Any, words_ptr: Any, count: Any, cmp: Any, value: Any, skipped_ptr: Any = 0,
                         backend: Any = BACKEND_DEFAULT, _semantic: Any = None) -> Any:
-    """Waits until one of `count` contiguous words satisfies the comparison with `value`. Returns the word's index, or a negative
-    status. `skipped_ptr` is 0 or the address of `count` int32; the call skips words whose entry is not 0."""
+    """Waits until one of `count` contiguous words satisfies the comparison with `value`. Returns the word's index, or a negative status.
+    `skipped_ptr` is 0 or the address of `count` int32 values, one for each word; the call skips words whose value is not 0."""
 
 
 @_primitive(_i32, _i64, _i64, _i32, _i32, _i32, _i32)

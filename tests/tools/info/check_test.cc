@@ -89,7 +89,7 @@ TEST(InfoCheck, AMessageThatNeverArrivesEnds) {
   const Json check = find_check(document, "verbena_softverbs0");
   EXPECT_EQ(check["status"], "failed");
   EXPECT_EQ(check["reason"], "no_arrival") << check;
-  EXPECT_NE(check["detail"].get<std::string>().find("nothing for 3 s"), std::string::npos) << check;
+  EXPECT_NE(check["detail"].get<std::string>().find("no progress for 3 s"), std::string::npos) << check;
 }
 
 TEST(InfoCheck, SaysInALineWhatFailedAndWhatToDo) {

@@ -100,7 +100,7 @@ TEST(Info, WithoutAUsableDeviceSaysWhatToDo) {
   const Json document = run_json("SOFTVERBS_DEVICES=2 VERBENA_HCA=mlx5", kExitNoDevice);
   ASSERT_EQ(document["devices"].size(), 2U);
   EXPECT_EQ(document["devices"][0]["usable"], false);
-  EXPECT_EQ(document["devices"][0]["why_not"], "VERBENA_HCA=mlx5 leaves it out");
+  EXPECT_EQ(document["devices"][0]["why_not"], "VERBENA_HCA=mlx5 does not select this port");
   EXPECT_EQ(document["devices"][0]["reason"], "not_selected");
   EXPECT_EQ(document["reason"], "no_device");
   expect_run(run_info("VERBENA_HCA=mlx5", ""), kExitNoDevice,
@@ -180,7 +180,8 @@ TEST(Info, ShowsAStoredDocument) {
   EXPECT_THAT(run.output, HasSubstr("VERBENA_ACK_TIMEOUT = 20 (default; 1 to 31)"));
   EXPECT_THAT(run.output, HasSubstr("SOFTVERBS_PORT = 23552 (default; 1024 to 64511)"));
   EXPECT_THAT(run.output, Not(HasSubstr("VERBENA_RAIL_RETRY_MS = "))) << "advanced";
-  EXPECT_THAT(run.output, HasSubstr("18 have their default values; --parameters --all shows them"));
+  EXPECT_THAT(run.output,
+              HasSubstr("18 settings have their default values; --parameters --all shows these settings"));
   const ToolRun whole = run_info("VERBENA_STATS_INTERVAL_MS=100", "--parameters --all");
   EXPECT_THAT(whole.output, HasSubstr("VERBENA_RAIL_RETRY_MS = "));
   EXPECT_THAT(whole.output, Not(HasSubstr("have their default values")));
@@ -189,7 +190,7 @@ TEST(Info, ShowsAStoredDocument) {
       << "what is set is always shown";
   EXPECT_EQ(run_tool(std::string("echo '{}' | ") + VERBENA_INFO + " --from -").status, kExitFailed);
   expect_run(run_tool(std::string("echo '{\"schema_version\": 1}' | ") + VERBENA_INFO + " --from - 2>&1"),
-             kExitFailed, {"it lacks \"tool\""});
+             kExitFailed, {"the document lacks \"tool\""});
 }
 
 // Another user may have prepared the folder in which the tool starts.

@@ -61,7 +61,7 @@ TEST_F(NcclIb, FindsTheTableThatIsNotExported) {
 TEST_F(NcclIb, RefusesATableOfAnotherLength) {
   setenv("SAMPLE_NCCL_VERSION", "22706", 1);
   expect_complaint([] { NcclIbLibrary(SAMPLE_NCCL).adapt(); },
-                   "NCCL 2.27.6: ncclNetIb has 176 bytes, a table v10 has 160");
+                   "NCCL 2.27.6: ncclNetIb has 176 bytes, but a table v10 has 160");
 }
 
 TEST_F(NcclIb, RefusesLibrariesWithoutIt) {

@@ -107,7 +107,8 @@ TEST(TwoHosts, OneThatVanishesIsNamed) {
         run_tool(make_command("", "--size 4k --iters 100000000 --client localhost --port " + port, limit_s));
     EXPECT_EQ(client.status, 128 + SIGKILL);
     const ToolRun served = server.finish();
-    const char* const last = "the client's worker in \"latency, warm-up, 4K B\": its connection closed";
+    const char* const last =
+        "the client's worker in \"latency, warm-up, 4K B\": the connection to the process was closed";
     if (served.output.find(last) == std::string::npos && limit_s < 32) continue;
     expect_told(served, 1, last);
     return;

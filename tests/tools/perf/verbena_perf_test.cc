@@ -126,11 +126,11 @@ TEST(VerbenaPerf, ReportsBrokenContract) {
   const BrokenContract kCases[] = {
       {"stale", "after irecvConsumed, there are still descriptors"},
       {"early", "no completed receive"},
-      {"offset", "leave the receive"},
+      {"offset", "exceed the receive"},
       {"no_progress", "needsProxyProgress"},
       {"register", "regMr failed: ncclSystemError (2)"},
       {"error", "irecv failed: ncclRemoteError"},
-      {"request", "irecv left *request unwritten"},
+      {"request", "irecv did not write *request"},
       {"crash", "killed by signal 9"},
       {"head", "no completed receive"},
   };

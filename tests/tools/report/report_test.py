@@ -170,7 +170,7 @@ class Page(unittest.TestCase):
         results, left_out = stored_results.collect(self.folder)
         self.assertEqual([result["name"] for result in results], ["b", "a"])
         self.assertEqual(len(left_out), 1)
-        self.assertIn("other.json is no result", left_out[0])
+        self.assertIn("other.json is not a result", left_out[0])
         self.assertEqual(len(stored_results.collect(self.folder / "a.json")[0]), 1)
 
     def test_without_a_result_it_fails(self):

@@ -393,7 +393,8 @@ TEST(WithoutAtomicsTest, RanksThatAddInOtherWaysDoNotConnect) {
         EXPECT_FALSE(endpoint->connect(1, hear_bytes(channel), &error));
         EXPECT_THAT(
             error,
-            HasSubstr("rank 1 adds to words by atomics of its device, but this rank adds by its agent"));
+            HasSubstr(
+                "rank 1 adds to words (such as signals) by RDMA atomics, but this rank adds in software"));
       }}),
       {[](Channel& channel) {
         choose_devices();

@@ -33,7 +33,7 @@ kill_peer() { # OPTION...
   finish_pair
   expect_statuses 1 137 || return
   expect_said h0 "WARN verbena: (send to|receive from) 10\.9\.0\.2:[0-9]+: .*$cause" &&
-    expect_said h0 "the server's worker in .*: its connection closed"
+    expect_said h0 "the server's worker in .*: the connection to the process was closed"
 }
 
 # No host has the address that h1 sends: the kernel gives up resolving it.

@@ -96,7 +96,7 @@ void check_comparison(const CollPlan& plan) {
   for (const std::string& operation : plan.operations)
     if (!has(plan.operations, plain_name(operation)))
       throw UsageError("--calibrate with " + operation + " needs " + plain_name(operation) +
-                       " to compare it with: add it to --operation");
+                       " for the comparison. Add this operation to --operation");
 }
 
 // Throws UsageError.
@@ -104,7 +104,7 @@ void choose_ranks(CollOptions& options, int gpus) {
   CollPlan& plan = options.rank_plan;
   if (options.ranks == 0) options.ranks = plan.measures ? gpus : std::max(gpus, 2);
   if (options.ranks < 2)
-    throw UsageError("--ranks " + std::to_string(options.ranks) + ": ranks are 2 or more");
+    throw UsageError("--ranks " + std::to_string(options.ranks) + ": the number of ranks must be at least 2");
   if (plan.measures && options.ranks > gpus)
     std::fprintf(
         stderr,
@@ -112,7 +112,7 @@ void choose_ranks(CollOptions& options, int gpus) {
   plan.count_ranks = static_cast<unsigned>(options.ranks);
   if (plan.count_ranks % plan.hosts != 0)
     throw UsageError("--hosts " + std::to_string(plan.hosts) + ": " + std::to_string(plan.count_ranks) +
-                     " ranks cannot be divided evenly among them");
+                     " ranks cannot be divided evenly among these hosts");
   if (!options.calibrate.empty() && plan.hosts > 1) check_comparison(plan);
 }
 

@@ -257,7 +257,7 @@ class Engine(Contender):
         device = torch.device("cuda", torch.cuda.current_device())
         self.custom = made_by(dist.new_group(backend="gloo"), device, max_size=max_bytes + 1)
         if self.custom.disabled:
-            raise RuntimeError(f"{name} is of no use here")
+            raise RuntimeError(f"{name} cannot be used on this host")
 
     def capturing(self):
         return self.custom.capture()

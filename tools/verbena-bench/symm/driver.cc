@@ -62,7 +62,7 @@ int run_all(const SymmOptions& options, int argc, const char* const* argv) {
   if (all.size() > 1) print_tables(options, all);
   result.setup = {{"ranks", std::to_string(ranks) + " on " + std::to_string(gpus) + " GPUs"},
                   {"path", options.path.empty() ? "as VERBENA_SYMM_PATH says" : options.path},
-                  {"time", "of each sample the fastest rank's"}};
+                  {"time", "the time of the fastest rank in each sample"}};
   result.tables = list_result_tables(all);
   result.details = {{"ranks", ranks}};
   return bench::deliver_checked(result, wrong, options.output);

@@ -36,7 +36,8 @@ std::vector<Mover> choose_movers(const UnpackOptions& options, const KernelSet& 
   std::vector<Mover> movers = options.movers;
   for (const Mover mover : movers) {
     if (!kernels.has(mover))
-      throw ToolError(std::string("this GPU has no --copy ") + describe_mover(mover) + " (sm_90 or later)");
+      throw ToolError(std::string("this GPU does not support --copy ") + describe_mover(mover) +
+                      " (needs sm_90 or later)");
   }
   movers.push_back(Mover::kCopy);
   return movers;

@@ -65,7 +65,7 @@ uint64_t count_pages(const TestCase& test_case) {
     if (count > static_cast<uint64_t>(kUnpackMaxDescriptors)) {
       throw ToolError("a slice of " + format_size(test_case.slice_bytes) + " in pages of " +
                       test_case.pages.describe() + " needs " + std::to_string(count) +
-                      " descriptors; a slot holds " + std::to_string(kUnpackMaxDescriptors));
+                      " descriptors, but a slot can have at most " + std::to_string(kUnpackMaxDescriptors));
     }
     pages += count;
   }
@@ -87,7 +87,10 @@ UnpackRun plan_run(const TestCase& test_case, uint64_t footprint_bytes) {
       round_bytes == 0 ? 1 : (footprint_bytes + round_bytes - 1) / round_bytes, 1, 4096));
   run.bounce_stride_bytes =
       round_up(count_pages(test_case) * compute_page_stride(test_case) + kBounceSlackBytes, kLineBytes);
-  if (run.bounce_stride_bytes > kMaxBounceBytes) throw ToolError("a bounce region ends at 4 GiB");
+  if (run.bounce_stride_bytes > kMaxBounceBytes)
+    throw ToolError(
+        "the bounce pages of a connection exceed the maximum of 4 GiB. Use smaller --sizes, --page or "
+        "--slots");
   run.message_stride_bytes = round_up(
       kGuardBeforeBytes + test_case.destination_align + test_case.slice_bytes + kGuardAfterBytes, kLineBytes);
   return run;

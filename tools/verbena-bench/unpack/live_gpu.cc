@@ -25,7 +25,7 @@ uint64_t GpuReceiver::place(UnpackDeviceHandle* handle, char* data, uint64_t) {
   kernels_.launch_receive(reinterpret_cast<CUdeviceptr>(handle), reinterpret_cast<CUdeviceptr>(data), placed_,
                           threads_);
   gpu_.read(&placed, placed_, sizeof placed, timeout_s_);
-  if (placed == ~uint64_t{0}) throw ToolError("the plugin published more descriptors than a slot holds");
+  if (placed == ~uint64_t{0}) throw ToolError("the plugin published more descriptors than fit into a slot");
   return placed;
 }
 

@@ -42,8 +42,9 @@ class Arena {
     size_t free_bytes = 0, total_bytes = 0;
     driver_.check(driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
     if (length_bytes > free_bytes)
-      throw ToolError("the case needs " + std::to_string(length_bytes >> 20) + " MiB of GPU memory, " +
-                      std::to_string(free_bytes >> 20) + " MiB are free. Use fewer slots or smaller --sizes");
+      throw ToolError("the case needs " + std::to_string(length_bytes >> 20) +
+                      " MiB of GPU memory, but only " + std::to_string(free_bytes >> 20) +
+                      " MiB are free. Use fewer slots or smaller --sizes");
   }
 
   const CudaDriver& driver_;

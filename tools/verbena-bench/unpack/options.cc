@@ -135,7 +135,8 @@ void resolve(UnpackOptions& options, const RawOptions& raw) {
   if (!raw.sizes.sizes.empty()) {
     options.sizes_bytes = resolve_sizes(raw.sizes);
     for (const uint64_t bytes : options.sizes_bytes)
-      if (bytes > kUnpackMaxSliceBytes) throw CLI::ValidationError("--sizes", "a message has up to 4M");
+      if (bytes > kUnpackMaxSliceBytes)
+        throw CLI::ValidationError("--sizes", "a message can have at most 4M bytes");
     sweep.slices_bytes = options.sizes_bytes;
   }
   sweep.source_aligns = parse_aligns("--src-align", raw.source_aligns);

@@ -1,7 +1,7 @@
-// Network backend over NCCL's device API (2.28 and later). Members that loads and stores do not reach ("out
-// of reach") are reached by GIN puts and signals of a device communicator. The heap is a window of the
-// communicator (ncclCommWindowRegister) that starts at heap_begin. Compile kernels with the headers of the
-// NCCL version that is used at run time.
+// Network backend over NCCL's device API (2.28 and later). Members that loads and stores do not reach are
+// called "out of reach". The backend reaches these members by GIN (GPU-initiated networking), with puts and
+// signals of a device communicator. The heap is a window of the communicator (ncclCommWindowRegister) that
+// starts at heap_begin. Compile kernels with the headers of the NCCL version that is used at run time.
 //
 // Limits of GIN, and their consequences:
 // - Signals: GIN can add to its signals but cannot set them. When a rank resets a signal, it therefore writes
@@ -28,7 +28,7 @@ namespace verbena {
 inline constexpr uint32_t kNcclSymmSignals = kSymmSignals + 2 * kSymmBarriers;
 
 struct NcclSymmContext : SymmContext {
-  const ncclDevComm* communicator;  // in GPU memory; null if members out of reach cannot be reached
+  const ncclDevComm* communicator;  // in GPU memory; null, or without GIN contexts, if GIN is not used
   ncclWindow_t window;              // window of the heap
   // A second window for a buffer of the application; may be null. The symmetric addresses of the buffer are
   // buffer_begin to buffer_end.
@@ -89,8 +89,8 @@ struct SymmNetwork<NcclSymmContext> {
     return WaitResult::kReached;
   }
 
-  // Does nothing, because all blocks put through the same GIN context, in which a signal takes effect after
-  // all earlier puts to the peer.
+  // Does nothing, because all blocks use the same GIN context, in which a signal takes effect after all
+  // earlier puts to the peer.
   VERBENA_DEVICE static WaitResult follow_all(const Context&, int32_t, SymmQueue) {
     return WaitResult::kReached;
   }

@@ -1,12 +1,12 @@
-// Network backend over NVSHMEM 3. The heap is part of NVSHMEM's symmetric heap (nvshmem_malloc), at the same
+// Network backend over NVSHMEM 3. The heap is part of NVSHMEM's symmetric heap (nvshmem_align), at the same
 // offset on every PE. World ranks are PEs. The host must initialise the device library in the module
 // (nvshmemx_cumodule_init) before the first launch.
 //
 // NVSHMEM waits without a timeout, so get() and complete() do not return if a peer has exited.
 //
 // By default this header includes NVSHMEM's headers. If CUDA's headers are not available, or if
-// VERBENA_NVSHMEM_BY_NAME is defined, this header declares NVSHMEM's device functions itself, and they are
-// linked by name.
+// VERBENA_NVSHMEM_BY_NAME is defined, this header declares NVSHMEM's device functions itself, and the linker
+// finds these functions by name.
 #ifndef VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 #define VERBENA_DEVICE_BACKENDS_NVSHMEM_CUH
 
@@ -145,8 +145,8 @@ struct SymmNetwork<NvshmemSymmContext> {
   VERBENA_DEVICE static uint64_t read_signal(const Context& context, uint32_t number, int64_t delta_bytes) {
     return load_acquire<Scope::kSystem>(detail::shift(context.remote_signals + number, delta_bytes));
   }
-  // Does nothing, because setting a signal changes the word in SymmContext::signals so that the sum has the
-  // right value.
+  // Does nothing. When a rank sets one of its own signals, it changes only the word in SymmContext::signals,
+  // so that the sum of the signal's two words has the right value.
   VERBENA_DEVICE static void reset_signal(const Context&, uint32_t) {}
 
   VERBENA_DEVICE static WaitResult arrive(const Context& context, int32_t peer, uint32_t barrier,

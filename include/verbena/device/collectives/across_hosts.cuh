@@ -8,10 +8,11 @@
 //
 // The counterparts of a rank are the ranks with the same index on the other hosts.
 //
-// An all-reduce runs bulk.cuh's all-reduce within each host, with one additional step: the rank that sums a
-// share of a chunk sends its host's sum to its counterparts, and adds the sums of its counterparts. So a NIC
-// carries only one share of the tensor to each other host. Each host adds its addends in rank order. Then the
-// host sums are added in the order of hosts, and the result is rounded once. So all hosts get the same bits.
+// An all-reduce runs bulk.cuh's all-reduce within each host, with one additional step. The rank that sums a
+// share of a chunk over the ranks of its host sends this host sum to its counterparts, and adds the host sums
+// that it receives from the counterparts. So the NIC of a rank sends only one share of the tensor to each
+// other host. Each host adds its addends in rank order. Then the host sums are added in the order of hosts,
+// and the result is rounded once. So all hosts get the same bits.
 //
 // Host sums are sent unrounded, in the narrowest type that represents them exactly. Minima and maxima, and
 // the sums of a host with only one rank, have the type of the tensor; all other sums take 4 bytes per
@@ -19,32 +20,34 @@
 // its own host, so an element is quantised once per host. Nothing is quantised within a host.
 //
 // all_reduce_lossless(), and the other functions with Wire::kLossless, use codec_lossless.cuh to encode the
-// data that NICs carry. They encode bfloat16 elements, and sums of bfloat16 or half elements with 4 bytes per
-// element. All other elements are sent unencoded. Every result has the same bits as without the codec. The
-// length of each put depends on the data. The receiver does not need to know this length in advance, because
-// the data contains the headers of the tiles, and a flag follows the data.
+// data that NICs carry. These functions encode bfloat16 elements, and sums of bfloat16 or half elements with
+// 4 bytes per element. All other elements are sent unencoded. Every result has the same bits as without the
+// codec. The length of each put depends on the data. The receiver does not need to know this length in
+// advance, because the data contains the headers of the tiles, and a flag follows the data.
 //
 // The host sums of a chunk are stored in slots of the team's workspace. NICs read this rank's sums from the
 // rank's own slot, and write the sums, followed by a flag, to the counterparts' slots. Slots and chunk
 // numbers are the same as in bulk.cuh. Every rank takes part in every chunk, even if its share is empty. A
 // rank sends chunk s before it receives chunk s-1, so a NIC carries one chunk while the rank adds another
-// chunk. At that time the rank has received chunk s-2 from all counterparts, which sent chunk s-2 after they
-// had received and added chunk s-4. So no rank still uses the slot of chunk s-4.
+// chunk. When a rank sends chunk s, it has received chunk s-2 from all counterparts. The counterparts sent
+// chunk s-2 after they had received and added chunk s-4. So no rank still uses the slot of chunk s-4, which
+// chunk s overwrites.
 //
 // A flag is needed to show that a chunk has arrived. After a failure, a NIC may write a chunk again, even
 // after the receiver has added the chunk. Therefore the data alone does not show whether the next chunk has
-// arrived. Only the number in the flag distinguishes a chunk from an earlier chunk.
+// arrived. Only the number in the flag distinguishes the next chunk from an earlier chunk.
 //
-// A reduce-scatter works similarly. For each other host in turn, every rank has one counterpart on that host.
-// The rank sums the addends that the ranks of its own host have for this counterpart. Sums for other hosts
-// are staged in the upper half of the slot for the receiving rank, as in an exchange.
+// In a reduce-scatter, a rank handles the hosts one after the other. For each host, the rank sums the addends
+// that the ranks of its own host have for its counterpart on that host. A NIC sends these sums to the
+// counterpart. Sums for other hosts are staged in the upper half of this rank's slot for the counterpart, as
+// in an exchange (bulk.cuh).
 //
 // In an all-gather, a rank sends its message over NICs only to its counterparts. When the messages of the
 // counterparts have arrived in the output, the ranks of each host exchange these messages within the host. A
 // broadcast is an all-gather of a single message.
 //
 // Timeouts: a rank may wait for a rank that itself waits for a late rank. The ranks on the host of the late
-// rank should be the first to report a timeout, so that the right rank is named. Therefore the host's
+// rank should be the first to report a timeout, so that the error names the late rank. Therefore the host's
 // workspace has a shorter timeout than the team's workspace.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ACROSS_HOSTS_CUH
@@ -64,7 +67,7 @@ struct HostPlaces {
 template <typename Reduce = ReduceAny>
 class AcrossHosts {
  public:
-  // The parameters are the same as in Bulk's constructor.
+  // The other parameters are the same as in Bulk's constructor.
   // @param team, host  workspaces of the team and of the ranks on this host, each with at least `blocks`
   //                    blocks
   VERBENA_DEVICE AcrossHosts(const SymmWorkspace<>& team, const SymmWorkspace<>& host,
@@ -94,7 +97,7 @@ class AcrossHosts {
     if (status_ == SymmStatus::kDone) take_status(status, group);
     return status_;
   }
-  // Does the same as all_reduce(), but sends fewer bytes between hosts if the sums can be encoded.
+  // Does the same as all_reduce(). If the host sums can be encoded, sends fewer bytes between hosts.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_lossless(const char* input, char* output,
                                                               uint64_t length_bytes, const Reduce& reduce,
@@ -131,7 +134,7 @@ class AcrossHosts {
   [[nodiscard]] VERBENA_DEVICE SymmStatus gather(const Plan& plan, uint64_t max_bytes, int32_t root = -1,
                                                  const Group& group = {}) {
     if (status_ != SymmStatus::kDone) return status_;
-    // Saves the chunk number, because `far` continues the numbers of earlier calls.
+    // Saves the chunk number, because the object `far` continues the numbers of earlier calls.
     if (number_ != 0) {
       store_number(group);
       group.sync();
@@ -144,8 +147,8 @@ class AcrossHosts {
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
-      // Sends the message that this rank has received from its counterpart on `host` to all ranks of this
-      // host, and receives the messages of their counterparts.
+      // Every rank of this host has received the message of its counterpart on `host`. Now these ranks
+      // exchange the messages.
       const auto spread = [&](int32_t neighbour) {
         const auto mine = plan(find_member(host, host_.team_rank)),
                    theirs = plan(find_member(host, neighbour));
@@ -156,7 +159,8 @@ class AcrossHosts {
     return status_;
   }
 
-  // Does the same as Bulk::exchange_reduce(). Each rank must know the lengths of all messages.
+  // Does the same as Bulk::exchange_reduce(), but across hosts. Each rank must know the lengths of all
+  // messages.
   template <Wire kWire = Wire::kPlain, typename Plan, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus reduce_scatter(const Plan& plan, uint64_t max_bytes,
                                                          const Reduce& reduce, const Group& group = {}) {
@@ -284,15 +288,15 @@ class AcrossHosts {
     return false;
   }
 
-  // Returns the number of vectors that a host's sums of one vector of elements occupy. If the number is 1,
-  // the sums are elements of the tensor's type.
+  // Returns how many vectors the host sums for one vector of elements occupy. If the result is 1, host sums
+  // have the type of the tensor.
   VERBENA_DEVICE uint32_t count_vectors(const Reduce& reduce) const {
     // FAULT(elements_travel_as_sums)
     const bool is_an_element = host_.team_size == 1 || reduce.reduction >= Reduction::kMin;
     return is_an_element ? 1 : reduce.template count_words<Vector16>() / kWords;
   }
-  // Returns the size of the elements in which the lossless codec encodes host sums, or 0 if it cannot encode
-  // them.
+  // Returns the size, in bytes, of the elements in which the lossless codec encodes host sums. Returns 0 if
+  // the codec cannot encode host sums.
   VERBENA_DEVICE uint32_t find_coded_bytes(const Reduce& reduce) const {
     if (reduce.type != DataType::kBfloat16 && reduce.type != DataType::kFloat16) return 0;
     if (count_vectors(reduce) != 1) return 4;
@@ -318,13 +322,13 @@ class AcrossHosts {
     const bool is_own = find_member(host, host_.team_rank) == context_.team_rank;
     return find_sums(number, host) + (kBytes == 0 || is_own ? 0 : quarter_bytes());
   }
-  // Returns the address of this host's sums for this rank's counterpart on a host.
+  // Returns the address of the host sums for this rank's counterpart on `host`.
   VERBENA_DEVICE char* find_sums(uint64_t number, uint32_t host) const {
     const int32_t peer = find_member(host, host_.team_rank);
     return find_slot(number, peer) + (peer == context_.team_rank ? 0 : half_bytes());
   }
 
-  // A round of a reduce-scatter, which handles the `most` bytes at offset `at` of each message.
+  // A round of a reduce-scatter. The round handles `most` bytes of each message, starting at offset `at`.
   struct ReduceRound {
     uint64_t number, at, most;
 
@@ -355,8 +359,8 @@ class AcrossHosts {
     due_ = number_;
     return status_;
   }
-  // Reduces a part of the messages within the host, and sends the sums to the counterparts. If the sums are
-  // to be encoded, they are first stored in the same half of the slot, after the memory for the encoded sums.
+  // Reduces a part of the messages within the host, and sends the sums to the counterparts. Sums that are to
+  // be encoded are first stored in the same half of the slot, after the memory for the encoded sums.
   template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool send_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                  const Group& group) {
@@ -423,7 +427,7 @@ class AcrossHosts {
       }
     });
   }
-  // Receives the counterparts' sums, and adds them.
+  // Receives the host sums of the counterparts, and adds the sums of all hosts.
   template <uint32_t kBytes, typename Plan, typename Group>
   VERBENA_DEVICE bool receive_round(const Plan& plan, const ReduceRound& round, const Reduce& reduce,
                                     const Group& group) {
@@ -485,7 +489,8 @@ class AcrossHosts {
         group);
     return status_;
   }
-  // Receives the counterparts' sums of a chunk, adds them, and sends the result to the ranks of this host.
+  // Receives the counterparts' host sums of a chunk, adds the sums of all hosts, and sends the result to the
+  // ranks of this host.
   template <typename Group>
   VERBENA_DEVICE SymmStatus receive_sums(const BulkChunk& addends, const BulkChunk& sums,
                                          const Reduce& reduce, const Group& group) {
@@ -502,7 +507,7 @@ class AcrossHosts {
     return SymmStatus::kDone;
   }
 
-  // Stores a vector of the result, also for the other ranks of this host.
+  // Stores a vector of the result in the output, and sends the vector to the other ranks of this host.
   VERBENA_DEVICE static void send_result(const BulkChunk& sums, char* output, uint32_t offset,
                                          uint32_t length, const Vector16& result) {
     for (uint32_t turn = 0; turn < sums.count_peers(); ++turn)
@@ -691,7 +696,7 @@ class AcrossHosts {
     }
     return sums;
   }
-  // Adds all hosts' sums of the vector at `offset`, in chunk `number`.
+  // Adds the sums of all hosts for the vector at `offset` of chunk `number`.
   VERBENA_DEVICE Sums add_hosts(uint64_t number, uint32_t offset, uint32_t vectors,
                                 const Reduce& reduce) const {
     Sums sums;
@@ -748,7 +753,7 @@ class AcrossHosts {
   VERBENA_DEVICE static uint64_t measure_sums(uint64_t length_bytes, uint32_t vectors) {
     return (length_bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes * vectors;
   }
-  // Sends the bytes of `find(host)`, followed by a flag, to each counterpart, with one thread per host.
+  // Sends each counterpart the bytes that `find(host)` returns, followed by a flag. Uses one thread per host.
   template <typename Find, typename Group>
   VERBENA_DEVICE bool send_chunk(uint64_t number, const Find& find, const Group& group) {
     group.sync();
@@ -765,7 +770,7 @@ class AcrossHosts {
     }
     return conclude(mine, awaited, group) == SymmStatus::kDone;
   }
-  // Waits for the bytes of all counterparts.
+  // Waits until chunk `number` has arrived from all counterparts.
   template <typename Group>
   VERBENA_DEVICE bool await_chunk(uint64_t number, const Group& group) {
     detail::Awaited awaited{SymmWait::kPacket, block_};
@@ -798,8 +803,8 @@ class AcrossHosts {
   VERBENA_DEVICE void end_host(const Group& group) const {
     if (group.elect()) detail::fail_team(host_, {SymmWait::kPacket, block_, kSymmNobody});
   }
-  // Processes the status of a call within the host. If a wait has timed out, notifies the other hosts which
-  // rank is late.
+  // Processes the status of a call within the host. If a wait has timed out, reports the late rank to the
+  // other hosts.
   template <typename Group>
   VERBENA_DEVICE void take_status(SymmStatus status, const Group& group) {
     status_ = status;
@@ -823,8 +828,8 @@ class AcrossHosts {
   const HostPlaces places_;
   const uint32_t block_, count_blocks_, chunk_bytes_;
   Bulk<> calls_;
-  // Numbers of the next chunk to send and of the next chunk to receive. number_ is 0 until it has been loaded
-  // from memory.
+  // number_ is the number of the next chunk to send, and due_ is the number of the next chunk to receive.
+  // number_ is 0 until it has been loaded from memory.
   uint64_t number_ = 0, due_ = 0;
   SymmStatus status_ = SymmStatus::kDone;
 };

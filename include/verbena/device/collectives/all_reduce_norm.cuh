@@ -16,8 +16,8 @@
 
 namespace verbena::device {
 
-// Returns the unit in which rows are split over blocks, in bytes. The unit is the smallest number of whole
-// rows whose length is a multiple of a vector.
+// Returns the unit in which rows are split over blocks, in bytes. The unit is the length of the smallest
+// number of rows that together fill whole vectors.
 VERBENA_DEVICE uint64_t find_row_unit(uint64_t row_bytes) {
   uint64_t unit = row_bytes;
   while (unit % kVectorBytes != 0) unit += row_bytes;
@@ -44,8 +44,8 @@ class StoredRows {
   VERBENA_DEVICE StoredRows(const T* rows, uint64_t hidden)
       : rows_(rows), is_aligned_(keep(detail::is_vector(rows, hidden) ? 1u : 0)) {}
 
-  // A source of rows is asked for one row after the other: begin() names the first row, and advance() goes on
-  // to the row that is `rows` rows, or `elements` elements, further.
+  // begin() selects the first row that load() reads. advance() selects a later row; the distance from the
+  // selected row is passed both in rows and in elements.
   VERBENA_DEVICE void begin(uint64_t row, uint64_t hidden) { rows_ = keep(rows_ + row * hidden); }
   VERBENA_DEVICE void advance(uint64_t, uint64_t elements) { rows_ += elements; }
   // @param norm  a RowNorm, which knows the length of the rows
@@ -61,8 +61,8 @@ class StoredRows {
 
 // Sums all ranks' `input` and normalises the rows of the sum. Each cluster processes one row at a time. Each
 // thread keeps up to kKept vectors of 16 bytes of the row in registers, so the sums stay in registers for the
-// norm. Each block sends its part of a row one row ahead: while the elements of a row are on their way, the
-// block normalises the row before.
+// norm. Each block sends its part of a row one row ahead: while the elements of one row are being sent, the
+// block normalises the previous row.
 // @param calls  the OneShot of this block. A block must have 1, 2, 4, 8 or 16 warps, and a cluster at most 64
 //               warps
 // @param input  norm.rows rows: StoredRows, or FinalizedRows (moe/finalize.cuh)
@@ -92,7 +92,8 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typena
   const uint64_t step = keep(clusters * norm.hidden);
   const uint32_t has_sum = keep(sum != norm.output ? 1u : 0);  // 0 if the output would overwrite the sum
   SymmStatus status = SymmStatus::kDone;
-  // With only two rows, the block would normalise both of them after the last elements have arrived.
+  // With only two rows, sending ahead would save nothing: the block would normalise both rows after the last
+  // elements have arrived.
   const uint64_t ahead = norm.rows > first + 2 * clusters ? clusters : 0;
   uint64_t next = first;  // the next row to send
   for (uint64_t row = first; row < norm.rows; row += clusters, to += step) {
@@ -104,12 +105,13 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typena
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kKept; ++k)
         some[k] = __builtin_bit_cast(Vector16, input.load(rows, rows.find_vector(k)));
-      // If a block has no part of the row, the block with the same index has no part on any other rank.
+      // If this block has no part of the row, the blocks with the same index on other ranks have no part
+      // either.
       if (mine != 0 && status == SymmStatus::kDone)
         status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     }
     rows.load_addends(row);
-    // No block may write a word before all blocks of the cluster have reset their words.
+    // No block may store a RowWord before all blocks of the cluster have reset their RowWords.
     if (row == first) rows.owner().await_others();
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template reduce_vectors<kRanks, kKept>(some, count, ReduceAs<T>{}, group);
@@ -153,7 +155,7 @@ class ShardedRows {
     const SomeRows rows = find_rows(count_of(member), row_bytes_, block_, blocks_);
     return {first_of(member) + rows.first, rows.count};
   }
-  // Returns the max number of rows of a block, over all blocks and ranks.
+  // Returns the largest number of rows that any block has in any member's share.
   VERBENA_DEVICE uint64_t max_rows() const {
     return find_part_bytes(share_ * row_bytes_, blocks_, find_row_unit(row_bytes_)) / row_bytes_;
   }
@@ -164,8 +166,8 @@ class ShardedRows {
 };
 
 // A tensor whose rows a block gathers from all ranks. If `columns` is 0, the tensor consists of rows of
-// row_bytes bytes, with a stride of stride_bytes. Otherwise it consists of `columns` columns with a stride of
-// stride_bytes, and each row has row_bytes bytes in each column.
+// row_bytes bytes, with a stride of stride_bytes. Otherwise, the tensor consists of `columns` columns with a
+// stride of stride_bytes, and each row has row_bytes bytes in each column.
 struct RowsToGather {
   char* begin;
   uint64_t row_bytes, stride_bytes, columns = 0;
@@ -180,8 +182,8 @@ struct RowsToGather {
   }
 };
 
-// Writes `find_entry(member)` to the plan for each member. All threads of the block make the call, after all
-// of them have finished reading the plan of the previous exchange.
+// Writes `find_entry(member)` to the plan for each member. All threads of the block must call it, after they
+// have all finished reading the plan of the previous exchange.
 template <typename FindLine>
 VERBENA_DEVICE void fill_plan(ExchangePlan& plan, int32_t ranks, uint64_t max_bytes,
                               const FindLine& find_entry) {
@@ -229,8 +231,8 @@ VERBENA_DEVICE bool find_scales(const RmsNorm<T>& norm, RowsToGather& scales) {
 }  // namespace detail
 
 // Does the same as all_reduce_norm(), but each rank normalises only its share of the rows. Rank r normalises
-// the r-th share, which has ceil(rows / ranks) rows. All ranks get all rows of norm.output, and of the
-// quantised output with its scales. The scales must not be swizzled.
+// the r-th share; a share has ceil(rows / ranks) rows, but the last shares may have fewer. All ranks get all
+// rows of norm.output, and of the quantised output with its scales. The scales must not be swizzled.
 // @param calls  a OneShot or Bulk of this block
 // @param plan  memory for a plan, in the block's shared memory
 // @param sum  receives the rows of this rank's share; residual_in and residual_out also contain only these
@@ -268,8 +270,8 @@ template <typename Calls, typename T, typename MakeNorm, typename Reduce = Reduc
   if (is_quantised && quantised.kind != RowQuantisation::kFloat8Tensor &&
       !detail::find_scales(norm, tensors[2]))
     return SymmStatus::kInvalid;
-  // Returns the address that row 0 of the whole tensor would have. The tensor contains only the rows of the
-  // share.
+  // Returns the address that row 0 of the whole tensor would have. `tensor` contains only the rows of this
+  // rank's share.
   const auto extend = [&](auto* tensor, uint64_t step) {
     using Element = decltype(tensor);
     return tensor == nullptr

@@ -9,15 +9,15 @@
 // additions and the errors are the same as in one_shot.cuh.
 //
 // bulk_slots.cuh has the slots and flags, bulk_reduce.cuh has the reductions and broadcasts, and this file
-// has the exchanges. An exchange has only addends and no sums. In step s, a block sends chunk s and stores
-// the received chunk s-1. In the slot at rank q, chunk s overwrites chunk s-4. This is safe, because the
-// sender has already received q's chunk s-2, which q sent after it had stored chunk s-4.
+// has the exchanges. In step s of an exchange, a block sends chunk s and stores the received chunk s-1. In
+// the slot at rank q, chunk s overwrites chunk s-4. This is safe, because the sender has already received q's
+// chunk s-2, which q sent after it had stored chunk s-4.
 //
-// Bulk<SymmContext, true> also exchanges messages with members that only a NIC reaches. The message is staged
-// in the upper half of this rank's slot for the member. A NIC copies the message from there to the lower half
-// of the peer's slot, and then writes the flag. When the peer's chunk s+2 arrives, the staged chunk s has
-// been delivered, because the peer sends its chunk s+2 after it has waited for our chunk s. So the staging
-// memory is free as early as the slot.
+// Bulk<SymmContext, true> also exchanges messages with members that only a NIC reaches. A message to such a
+// member is staged in the upper half of this rank's slot for the member. A NIC copies the message from there
+// to the lower half of this rank's slot at the member, and then writes the flag. The member sends its chunk
+// s+2 after it has waited for this rank's chunk s. So when the member's chunk s+2 arrives, the staged chunk s
+// has been delivered, and its staging memory is free.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -44,7 +44,8 @@ VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, c
   if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
   return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
 }
-// Writes both requests together, so that the proxy also posts them together.
+// This overload enqueues the requests for the data and for the flag together, so that the proxy also posts
+// both requests together.
 VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, char* there, const char* here,
                                      uint64_t length_bytes, uint64_t* flag, uint64_t number) {
   const PutRequest requests[] = {request_copy(context, PutOperation::kPut, here, there, length_bytes),
@@ -52,7 +53,7 @@ VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, c
   const uint32_t first = length_bytes == 0 ? 1 : 0;
   return enqueue(context, {}, peer, requests + first, 2 - first, true, nullptr);
 }
-// Writes two adjacent words of a member that only a NIC reaches. One thread makes the call.
+// Writes two adjacent words in the memory of a member that only a NIC reaches. One thread makes the call.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
                                            uint64_t first, uint64_t second) {
@@ -128,7 +129,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   static constexpr uint32_t kCodedElementBytes = sizeof(Bfloat16);
   using CodedRows = LosslessTiles<kCodedElementBytes>;
 
-  // Runs an exchange. Both halves of a slot are used for addends, unless one half is used for staging.
+  // Runs an exchange. Chunks use both halves of a slot, unless one half is used for staging.
   template <Wire kWire, typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
@@ -175,9 +176,9 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     return longest;
   }
   // Publishes the lengths of messages. Exchanges need this if a rank does not know the lengths of the
-  // messages between other ranks. The sender writes the length of the message, and the number of chunks that
-  // it needs, after the flags of the first chunk. All ranks then run the largest number of chunks that any
-  // rank needs.
+  // messages between other ranks. The sender writes two numbers after the flags in the slot of the first
+  // chunk: the length of the message, and the number of chunks that the sender needs. All ranks then exchange
+  // the largest number of chunks that any rank needs.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void publish_lengths(const Plan& plan, uint64_t chunks, const Group& group) const {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
@@ -229,7 +230,8 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   VERBENA_DEVICE static uint32_t count_coded(uint64_t length_bytes) {
     return static_cast<uint32_t>((length_bytes + kCodedElementBytes - 1) / kCodedElementBytes);
   }
-  // Stages the encoded messages to the members that only a NIC reaches. Each warp encodes one tile at a time.
+  // Encodes the messages to members that only a NIC reaches, and stages the encoded messages. Each warp
+  // encodes one tile at a time.
   template <typename Plan, typename Group>
   VERBENA_DEVICE void encode_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                     const Group& group) const {

@@ -1,20 +1,22 @@
-// The reductions and broadcasts of bulk.cuh, and their codecs. In these collectives, a rank forwards data
-// that it has received.
+// The reductions and broadcasts of bulk.cuh, and their codecs. In these collectives, unlike in an exchange, a
+// rank sends data that depends on data that it has received.
 //
-// An all-reduce is two-shot: rank r sums share r of each chunk, and sends the sum to all ranks. Slots and
-// flags are described in bulk_slots.cuh. In step s, a block sends the addends of chunk s, sums chunk s-1 and
-// sends the sums, and stores the sums of chunk s-2. No message is needed to free a slot, because the flags of
-// later chunks show that the slot is free:
-//   - The addends of chunk s overwrite the addends of chunk s-4 at rank q. Their sender has received q's
-//     addends of chunk s-2, which q sent after it had summed chunk s-4.
-//   - The sums of chunk s overwrite the sums of chunk s-4 at rank q. Their sender has received q's addends of
-//     chunk s, which q sent after it had stored the sums of chunk s-3.
-// A codec with a lag (AcrossHosts) begins to reduce chunk s-1 in step s, reduces chunk s-2 and stores the
-// sums of chunk s-3. In this case, q had begun to reduce chunk s-4 before it sent the addends of chunk s-2,
-// so q no longer reads the addends of chunk s-4. Rank q had also stored the sums of chunk s-3 before it sent
-// the addends of chunk s+1. The sender of the sums of chunk s has waited for these addends.
-// A broadcast uses the same steps. In place of addends, the root sends a share to each other rank. In place
-// of sums, each of these ranks sends its share to all other ranks.
+// An all-reduce is two-shot: rank r sums share r of each chunk, and sends the sum to all ranks.
+// bulk_slots.cuh describes slots and flags. In step s, a block does three things: it sends the addends of
+// chunk s; it sums its share of chunk s-1 and sends the sums; and it stores the sums of chunk s-2. No message
+// is needed to free a slot, because the flags of later chunks show that the slot is free:
+//   - At rank q, the addends of chunk s overwrite the addends of chunk s-4. When a rank sends the addends of
+//     chunk s, it has received q's addends of chunk s-2. Rank q sent these after it had summed chunk s-4.
+//   - At rank q, the sums of chunk s overwrite the sums of chunk s-4. When a rank sends the sums of chunk s,
+//     it has received q's addends of chunk s. Rank q sent these after it had stored the sums of chunk s-3.
+// Some codecs have a lag (AcrossHosts). In step s, such a codec begins to reduce chunk s-1, finishes reducing
+// chunk s-2 and stores the sums of chunk s-3. The slots are free in this case, too:
+//   - Rank q reads the addends of chunk s-4 only when it begins to reduce the chunk. This was before q sent
+//     the addends of chunk s-2.
+//   - When a rank sends the sums of chunk s, it has received q's addends of chunk s+1. Rank q sent these
+//     after it had stored the sums of chunk s-3.
+// A broadcast uses the same steps as an all-reduce without a lag. In place of addends, the root sends a share
+// to each other rank. In place of sums, each of these ranks sends its share to all other ranks.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_REDUCE_CUH
 
@@ -50,20 +52,20 @@ VERBENA_DEVICE void move_vectors(const Group& group, uint32_t pieces, uint32_t v
 
 }  // namespace detail
 
-// A chunk, as it is passed to a codec. A chunk consists of up to max_bytes bytes at the same offset in each
-// share of a tensor. In an all-reduce, rank r sums share r. Functions with a parameter `turn` count the
-// members starting with the next rank, so that each rank starts with a different member.
+// Describes a chunk to a codec. A chunk consists of up to max_bytes bytes at the same offset in each share of
+// a tensor. In an all-reduce, rank r sums share r. A parameter `turn` numbers the other members, starting
+// with the next rank, so that each rank starts with a different member.
 struct BulkChunk {
   const SymmContext& context;
-  // The block's part of the tensor. It is split into shares of share_bytes bytes; the last shares may be
-  // shorter or empty. `offset` is the start of the chunk in each share.
+  // The block's part of the tensor. The part is split into shares of share_bytes bytes; the last shares may
+  // be shorter or empty. `offset` is the start of the chunk in each share.
   const char* input;
   char* output;
   uint64_t part_bytes, share_bytes, offset;
   uint32_t max_bytes;
   // `here` is the slot in this rank's memory that member 0 writes. The slots of the other members follow at
-  // distances of slot_bytes. This rank writes a slot at the same offset in the memory of each member. `there`
-  // is the address at this offset in this rank's own memory.
+  // distances of slot_bytes. In the memory of each member, this rank writes one slot, at an offset that is
+  // the same for all members. `there` is the address at this offset in this rank's own memory.
   const char* here;
   char* there;
   uint64_t slot_bytes;
@@ -94,27 +96,28 @@ struct BulkChunk {
 };
 
 // The codec that sends elements unchanged. Every codec has the functions below, and all threads of a group
-// call them. Other codecs encode data when they send it and decode data when they receive it. Slots are
-// aligned to 128 bytes.
+// must call each function together. Other codecs encode data when they send it and decode data when they
+// receive it. Slots are aligned to 128 bytes.
 template <typename Reduce>
 struct PlainCodec {
   Reduce reduce;
-  // Number of steps from begin_reduce() to reduce_addends(). If it is 0, the codec has no begin_reduce().
+  // Number of steps from begin_reduce() to reduce_addends(). If this number is 0, the codec has no
+  // begin_reduce().
   static constexpr uint32_t kLag = 0;
 
-  // Returns the unit of chunks. Offsets of chunks in the tensor, and lengths of chunks, are multiples of this
-  // unit.
+  // Returns the unit of chunks in bytes. Offsets of chunks in the tensor, and lengths of chunks, are
+  // multiples of this unit.
   VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kVectorBytes; }
-  // Returns the number of the tensor's bytes that fit into data_bytes bytes of a slot.
+  // Returns how many bytes of the tensor fit into data_bytes bytes of a slot.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_bytes(uint32_t data_bytes) {
     return data_bytes / kVectorBytes * kVectorBytes;
   }
 
-  // Sends each peer its chunk of this rank's input.
+  // Sends each peer the peer's share of the chunk of this rank's input.
   template <int kRanks, typename Group>
   VERBENA_DEVICE void send_addends(const BulkChunk& chunk, const Group& group) const {
-    // copy_group() may also read bytes before and after the chunk. If input and output are the same, it must
-    // not be used, because other blocks write these bytes.
+    // copy_group() may also read bytes before and after the chunk. If input and output are the same, other
+    // blocks write these bytes, so copy_group() must not be used.
     if (detail::offset_in_vector(chunk.input) != 0 && chunk.input != chunk.output) {
       for (uint32_t turn = 0; turn < chunk.count_peers(); ++turn) {
         const int32_t peer = chunk.find_peer(turn);
@@ -136,10 +139,10 @@ struct PlainCodec {
         });
   }
 
-  // Reduces this rank's share of the chunk, and sends the sums to all members. All members have already sent
-  // their addends.
+  // Reduces this rank's share of the chunk, and sends the sums to all members. The addends of all members
+  // must have arrived before the call.
   // @param sums  the same chunk, but with the slots for sums
-  // @return kDone, or any other status to end the collective
+  // @return kDone. Any other status ends the collective
   template <int kRanks, typename Group>
   VERBENA_DEVICE SymmStatus reduce_addends(const BulkChunk& addends, const BulkChunk& sums,
                                            const Group& group) const {
@@ -219,9 +222,9 @@ struct PlainCodec {
   }
 };
 
-// The codec of a broadcast, which is executed like an all-reduce in which only the root has addends. Share i
-// belongs to rank root + 1 + i. The root sends this rank share i, and the rank sends the share to all other
-// ranks.
+// The codec of a broadcast. A broadcast runs like an all-reduce in which only the root has addends. Share i
+// belongs to rank root + 1 + i. The root sends each rank the rank's share, and the rank sends this share to
+// all other ranks.
 struct PassOn {
   int32_t root;
   static constexpr uint32_t kLag = 0;
@@ -271,7 +274,7 @@ struct PassOn {
   VERBENA_DEVICE void take_sums(const BulkChunk& chunk, const Group& group) const {
     if (chunk.context.team_rank == root) return;
     const auto shares = static_cast<int32_t>(chunk.count_peers());
-    // Returns the other ranks' shares, starting with the share of the next rank.
+    // Returns the index of another rank's share. Piece 0 is the share of the next rank.
     const auto share_of = [&](uint32_t piece) {
       const int32_t share = find_share(chunk) + 1 + static_cast<int32_t>(piece);
       return share < shares ? share : share - shares;
@@ -314,9 +317,9 @@ class BulkReduce : public BulkSlots<Context, kReachesFar> {
     return for_shares<kRanks>(input, output, length_bytes, static_cast<uint32_t>(context_.team_size), codec,
                               group);
   }
-  // Copies the root's `input` to the `output` of every rank. `input` and `output` may be the same. Needs
-  // three or more ranks. The root sends each byte of the tensor only once, and not once per rank as in an
-  // exchange.
+  // Copies the root's `input` to the `output` of every rank. `input` and `output` may be the same. The team
+  // must have three or more ranks. The root sends each byte of the tensor only once. In an exchange, it would
+  // send each byte once per rank.
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus broadcast(const char* input, char* output, uint64_t length_bytes,
                                                     int32_t root, const Group& group = {}) {

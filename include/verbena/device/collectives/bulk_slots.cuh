@@ -1,10 +1,11 @@
 // The slots and flags of bulk.cuh: how chunks are numbered, where they are stored, and how blocks wait for
 // them.
 //
-// A slot has two halves, one for addends and one for sums. It ends with two flags; each flag is the number of
-// the last chunk in one half. Chunks are numbered consecutively across launches, and chunk s uses slot s % 4
-// (kSymmTurns). No message is needed to free a slot, because the flags of later chunks show that the slot is
-// free. bulk_reduce.cuh and bulk.cuh explain why, each for its own steps.
+// A slot has two halves, one for addends and one for sums. A slot ends with one flag for each half; the flag
+// contains the number of the last chunk that was written to the half. Chunks are numbered consecutively
+// across launches, and chunk s uses slot s % 4 (kSymmTurns). No message is needed to free a slot, because the
+// flags of later chunks show that the slot is free. bulk_reduce.cuh explains this for reductions, and
+// bulk.cuh explains it for exchanges.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_SLOTS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_SLOTS_CUH
 
@@ -16,8 +17,8 @@ namespace verbena::device {
 // The halves of a slot.
 enum class BulkPhase : uint32_t { kAddends = 0, kSums = 1 };
 
-// A subset of a team that includes this rank. It consists of the `count` entries with indices 0, stride, 2 *
-// stride, and so on of the list. If the list is null, the subset contains all members.
+// A subset of a team that includes this rank. The subset consists of `count` entries of `list`, with the
+// indices 0, stride, 2 * stride, and so on. If `list` is null, the subset contains all members.
 struct BulkMembers {
   const uint8_t* list = nullptr;
   uint32_t count = 0, stride = 1;
@@ -28,7 +29,7 @@ struct BulkMembers {
 template <typename Context, bool kReachesFar>
 class BulkSlots {
  public:
-  // The parameters are the same as in OneShot's constructor. Groups must consist of whole warps.
+  // The other parameters are the same as in OneShot's constructor. Groups must consist of whole warps.
   // @param chunk_bytes  max length of a chunk, in bytes of the tensor, the same on all ranks; 0 means as many
   //                     bytes as fit in a slot
   VERBENA_DEVICE BulkSlots(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
@@ -49,7 +50,7 @@ class BulkSlots {
     if (context_.has_remote != 0 && !kReachesFar) status_ = SymmStatus::kUnreachable;
   }
 
-  // Ends the last call of a kernel.
+  // Ends this block's calls. Call it once in a kernel, after the last collective.
   // @return the first error of the calls, or kDone
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
@@ -103,7 +104,7 @@ class BulkSlots {
     if (kReachesFar && members_.list != nullptr) return static_cast<int32_t>(members_.count);
     return context_.team_size;
   }
-  // Returns the member whose number is this rank's number plus `turn`, modulo the number of members.
+  // Returns the member whose index is this rank's index plus `turn`, modulo the number of members.
   VERBENA_DEVICE int32_t find_member(int32_t turn) const {
     if (kReachesFar && members_.list != nullptr)
       return members_.list[(own_ + static_cast<uint32_t>(turn)) % members_.count * members_.stride];

@@ -13,8 +13,8 @@
 //   encode(elements, rounding)      returns the Coded of a tile
 //   decode_row(coded, row, unit)    writes this lane's unit of the row to `unit`, an array of 8 floats
 // All lanes of a warp call the functions together. Decoding gives the same bits on every GPU and on the host.
-// The four rows of a tile are encoded together, so that their latencies overlap. Tiles with huge, tiny or
-// non-finite elements are encoded row by row, by a slower function that is not inlined.
+// The four rows of a tile are encoded together, so that the latencies of the instructions overlap. Tiles with
+// huge, tiny or non-finite elements are encoded row by row, by a slower function that is not inlined.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_CUH
 
@@ -28,7 +28,7 @@ inline constexpr uint32_t kUnitElements = 8, kTileRows = 4;
 inline constexpr uint32_t kRowElements = kUnitElements * kWarpLanes;
 inline constexpr uint32_t kTileElements = kRowElements * kTileRows;
 
-// A lane's elements of a tile.
+// The elements of a tile that one lane has.
 struct TileElements {
   float of[kTileRows][kUnitElements];
 };
@@ -39,10 +39,10 @@ struct RoundToNearest {
   VERBENA_DEVICE RoundToNearest in_tile(uint64_t) const { return {}; }
 };
 
-// Rounds stochastically: up or down at random, with a higher probability for the nearer value, so that the
-// error averages to zero over different seeds, even for a single value. With the same seed and tile, the
-// result is the same. If the errors of different ranks, calls or phases must be independent, give each of
-// them a different seed.
+// Rounds stochastically: up or down at random, with a higher probability for the nearer value. Over many
+// seeds the error averages to zero, even for a single value. The same seed and tile always give the same
+// result. If the errors of ranks, calls or phases must be independent, use a different seed for each rank,
+// call or phase.
 class RoundStochastically {
  public:
   static constexpr bool kIsStochastic = true;
@@ -93,7 +93,7 @@ struct Several {
   T of[kUnitElements];
 };
 
-// Replaces each half of a word by its maximum over the kLanes adjacent lanes of a group.
+// Replaces each half of each word by the maximum of this half over the kLanes adjacent lanes of a group.
 template <uint32_t kLanes, uint32_t kCount>
 VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
   VERBENA_UNROLL
@@ -106,9 +106,10 @@ VERBENA_DEVICE void find_largest_pairs(uint32_t (&pairs)[kCount]) {
 
 }  // namespace detail
 
-// Load and store a lane's unit of a row. The row starts at element `first` of a tensor of `count` elements;
-// the tensor has at least one element. Elements after the end of the tensor are loaded as copies of the last
-// element, so that they do not widen the range of a group.
+// load_unit() and store_unit() load and store this lane's unit of a row. The row starts at element `first` of
+// a tensor of `count` elements; the tensor has at least one element. For elements after the end of the
+// tensor, load_unit() returns copies of the last element. These copies do not widen the range of values in a
+// group.
 // @param is_whole  true if the whole row is in the tensor and the address is aligned to 16 bytes
 template <typename T>
 using Unit = Packed<T, kUnitElements * sizeof(T)>;
@@ -137,7 +138,7 @@ VERBENA_DEVICE void store_unit(T* destination, uint64_t first, uint64_t count, b
 using RawUnit = Unit<Bfloat16>;
 inline constexpr uint32_t kTileBytes = kTileElements * sizeof(Bfloat16);
 
-// Load and store a lane's units of tile `tile` of the tensor.
+// load_tile() and store_tile() load and store this lane's units of tile `tile` of the tensor.
 VERBENA_DEVICE void load_tile(const char* tensor, uint64_t length_bytes, uint32_t tile,
                               RawUnit (&raw)[kTileRows]) {
   const auto* const from = reinterpret_cast<const Bfloat16*>(tensor);
@@ -243,9 +244,9 @@ VERBENA_DEVICE void load_words(uint32_t* to, const char* from) {
 
 }  // namespace detail
 
-// The encoded tiles of a message. The payloads of all tiles come first, followed by the scales of all tiles,
-// each in the order in which a warp accesses them. The length of a tile is a multiple of 16 bytes. If tiles
-// are only loaded, Byte may be const char.
+// The encoded tiles of a message. The payloads of all tiles come first, followed by the scales of all tiles.
+// Within a tile, the words are in the order in which a warp accesses them. The length of a tile is a multiple
+// of 16 bytes. If tiles are only loaded, Byte may be const char.
 template <typename Codec, typename Byte = char, Space space = Space::kGlobal>
 class CodedTiles {
  public:
@@ -262,8 +263,8 @@ class CodedTiles {
   VERBENA_DEVICE CodedTiles(Byte* memory, uint64_t tiles)
       : payload_(memory), scales_(memory + tiles * kPayloadBytes) {}
 
-  // Store and load a tile. All lanes of a warp call these functions together. Other threads see a stored tile
-  // after a fence and a barrier.
+  // store() and load() store and load an encoded tile. All lanes of a warp call these functions together.
+  // Other threads see a stored tile after a fence and a barrier.
   VERBENA_DEVICE void store(uint64_t tile, const typename Codec::Coded& coded) const {
     Byte* const payload = payload_ + tile * kPayloadBytes;
     detail::store_words<4, space>(payload + lane() * 16, coded.payload);

@@ -1,12 +1,12 @@
-// Codecs that send elements as e4m3 (an 8-bit float), with a scale for each group. The decoded value of an
-// element is its e4m3 value times the group's step. The error is at most max(|element| / 16, step * 2^-10).
-// NaN stays NaN.
+// Codecs that send elements as e4m3 (an 8-bit float), with a scale for each group. The scale determines a
+// number that is called the group's step. The decoded value of an element is its e4m3 value times the step.
+// The error is at most max(|element| / 16, step * 2^-10). NaN stays NaN.
 //
-// Float8 stores the group's largest magnitude, rounded up to bfloat16. This magnitude is encoded as the
-// largest e4m3 value. If some elements are not finite, the sign bit of the stored magnitude is set. In this
-// case the largest e4m3 value stands for infinity, and finite elements use the other values. MxFloat8 stores
-// a scale in OCP's e8m0 format: the smallest power of two that is not below magnitude / 448. In MxFloat8, an
-// infinity becomes NaN.
+// In Float8, the scale is the group's largest magnitude, rounded up to bfloat16. An element with this
+// magnitude is encoded as the largest e4m3 value. If some elements of the group are not finite, the sign bit
+// of the scale is set. In this case the largest e4m3 value stands for infinity, and finite elements use the
+// other values. In MxFloat8, the scale has OCP's e8m0 format. The scale is the smallest power of two that is
+// not below the group's largest magnitude / 448. In MxFloat8, an infinity becomes NaN.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_FLOAT8_CUH
 
@@ -66,8 +66,8 @@ VERBENA_DEVICE uint32_t find_magnitude_of_unit(const float* unit) {
 inline constexpr uint32_t kInfiniteMagnitude = 0x7f80;  // as the bits of a bfloat16; larger bit patterns are
                                                         // NaN
 
-// Finds the largest magnitude of this lane's group in each row. Each word contains the magnitudes of two
-// rows.
+// Finds the largest magnitude of this lane's group in each row. Each word of `pairs` contains the magnitudes
+// of two rows.
 // @return whether all elements are finite
 template <uint32_t kLanes>
 VERBENA_DEVICE bool find_magnitudes(const TileElements& numbers, uint32_t (&pairs)[kTileRows / 2]) {
@@ -89,8 +89,8 @@ VERBENA_DEVICE uint32_t find_finite_magnitude(const float* unit) {
   find_largest_pairs<kLanes>(pair);
   return pair[0];
 }
-// Returns the largest finite magnitude of a group, as a bfloat16. Its sign bit is set if some elements are
-// not finite.
+// Returns the largest finite magnitude of a group, as a bfloat16. The sign bit of the result is set if some
+// elements are not finite.
 template <uint32_t kLanes>
 VERBENA_DEVICE uint32_t find_magnitude(const float* unit) {
   const uint32_t magnitude = find_finite_magnitude<kLanes, false>(unit);
@@ -115,7 +115,7 @@ class Float8Codec {
   VERBENA_DEVICE static Coded encode(const TileElements& numbers, const Rounding& rounding) {
     Coded coded;
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, coded.scales)) {
-      // A variable whose address is passed to a function is kept in memory, so copies are passed.
+      // Passes copies to encode_rows(), because compilers keep a variable in memory if its address is passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -159,7 +159,8 @@ class Float8Codec {
     }
   }
 
-  // Returns the step, which is the decoded value of an e4m3 1. The inverse of the step is finite, too.
+  // Returns the step of a group, which is the decoded value of the e4m3 number 1. The step is large enough
+  // that its inverse is finite.
   VERBENA_DEVICE static float find_step(uint32_t scale) {
     const float largest = detail::from_bits((scale & 0x7fff) << 16);
     const float inverse_of_last =
@@ -183,7 +184,7 @@ class MxFloat8 {
     Coded coded;
     uint32_t magnitudes[kTileRows / 2];
     if (!detail::find_magnitudes<kGroup / kUnitElements>(numbers, magnitudes)) {
-      // A variable whose address is passed to a function is kept in memory, so copies are passed.
+      // Passes copies to encode_rows(), because compilers keep a variable in memory if its address is passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;

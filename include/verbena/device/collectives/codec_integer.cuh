@@ -4,8 +4,9 @@
 //
 // The scale of a group is a word. The lower half of the word is the group's minimum, rounded down to
 // bfloat16; the upper half is the maximum, rounded up. A group with non-finite or huge elements is called
-// special. In the scale of a special group, the two halves are swapped. In a special group, the three highest
-// codes stand for minus infinity, infinity and NaN, and the finite elements use the other codes.
+// special. In the scale of a special group, the two halves are swapped. The encoded integers are called
+// codes. In a special group, the three highest codes stand for minus infinity, infinity and NaN, and the
+// finite elements use the other codes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_INTEGER_CUH
 
@@ -42,7 +43,7 @@ class IntegerCodec {
       is_plain = is_plain & (half_range[row] == 0 || half_range[row] > kMinPlainRange);
     }
     if (ballot(kFullWarp, !is_plain) != 0) {
-      // A variable whose address is passed to a function is kept in memory, so copies are passed.
+      // Passes copies to encode_rows(), because compilers keep a variable in memory if its address is passed.
       const TileElements copy = numbers;
       const Rounding own = rounding;
       Coded special;
@@ -81,7 +82,7 @@ class IntegerCodec {
   }
 
  private:
-  // Encodes tiles with elements that are not finite, huge, or tiny.
+  // Encodes tiles with huge, tiny or non-finite elements.
   template <typename Rounding>
   VERBENA_DEVICE_FAR static void encode_rows(const TileElements& numbers, const Rounding& rounding,
                                              Coded& coded) {
@@ -120,12 +121,13 @@ class IntegerCodec {
   // Adding kRounder to a value rounds the value to an integer, which is then in the low bits of the sum.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr uint32_t kRounderBits = 0x4b400000;
-  // If half of the range is larger than kMinPlainRange, the step, half of the step and the inverse of the
-  // step are normal numbers.
+  // If half of a group's range is larger than kMinPlainRange, the step, half of the step and the inverse of
+  // the step are normal numbers.
   static constexpr float kMinPlainRange = 0x1p-116F;
-  // A code is decoded by inserting it at bit kPlace of the mantissa of the float kCarrier, which gives
-  // kCarrier + code. The value that lies kCarrier steps below the minimum is accurate to a thousandth of a
-  // step. This value must be finite, so groups with exponents of kHugeExponent or more are special.
+  // To decode a code, the codec inserts it at bit kPlace of the mantissa of the float kCarrier. The result is
+  // the float kCarrier + code. The codec multiplies this float by the step and adds an offset, which is the
+  // value that lies kCarrier steps below the minimum. The offset is accurate to a thousandth of a step. The
+  // offset must be finite, so groups with exponents of kHugeExponent or more are special.
   static constexpr uint32_t kPlace = 12;
   static constexpr float kCarrier = 0x1p11F;
   static constexpr uint32_t kHugeExponent = 127 + 112;
@@ -142,8 +144,8 @@ class IntegerCodec {
       length = find_length(half_range, is_special ? 2.0F / (kNan - 3) : 2.0F / kNan, low == high);
     }
     // Returns the inverse of the step. The inverse is computed from the exact range, because `length` is
-    // rounded: with the inverse of `length`, all elements halfway between two steps would be rounded in the
-    // same direction, and tensors of bfloat16 have such elements.
+    // rounded. With the inverse of `length`, all elements halfway between two steps would be rounded in the
+    // same direction. Tensors of bfloat16 have such elements.
     VERBENA_DEVICE float invert() const {
       if (length <= detail::kSmallestNormal) return length == 0 ? 0 : 1 / detail::kSmallestNormal;
       return detail::divide(is_special ? (kNan - 3) * 0.5F : kNan * 0.5F, half_range);
@@ -156,12 +158,13 @@ class IntegerCodec {
   VERBENA_DEVICE static float halve_range(float low, float high) {
     return detail::add(detail::multiply(high, 0.5F), -detail::multiply(low, 0.5F));
   }
-  // Returns the length of a step. The inverse of the length is finite, too.
+  // Returns the length of a step: 0 for a constant group, otherwise a length whose inverse is finite.
   VERBENA_DEVICE static float find_length(float half_range, float per_half, bool is_constant) {
     const float length = detail::multiply(half_range, per_half);
     return length >= detail::kSmallestNormal ? length : is_constant ? 0 : detail::kSmallestNormal;
   }
-  // Rounds a value's distance from the minimum, in steps, to its code. Returns the code plus kRounderBits.
+  // Rounds `place`, the distance of a value from the minimum in steps, to the code of the value. Returns the
+  // code plus kRounderBits.
   template <typename Rounding>
   VERBENA_DEVICE static uint32_t round_place(float place, const Rounding& rounding, uint32_t row,
                                              uint32_t i) {
@@ -176,8 +179,8 @@ class IntegerCodec {
     return detail::multiply_add(code, steps.length, steps.lowest);
   }
 
-  // Returns a word that contains the maximum of a unit in its upper half and the negated minimum in its lower
-  // half, both rounded up to bfloat16.
+  // Returns a word with the maximum of a unit in the upper half and the negated minimum in the lower half,
+  // both rounded up to bfloat16.
   template <bool kOfFinite>
   VERBENA_DEVICE static uint32_t find_bounds_of_unit(const float* unit) {
     float low = detail::make_infinity(false), high = detail::make_infinity(true);
@@ -205,8 +208,8 @@ class IntegerCodec {
     const uint32_t finite = find_bounds<true>(unit);
     return is_special(bounds) ? make_special(finite) : finite ^ 0x8000;
   }
-  // Returns the scale of a special group, which consists of the swapped bounds. If the bounds are equal, they
-  // are changed so that they differ.
+  // Returns the scale of a special group, which consists of the swapped bounds. Bounds that are equal are
+  // changed so that they differ, because the swapping of equal bounds could not be recognised.
   VERBENA_DEVICE static uint32_t make_special(uint32_t bounds) {
     float low = -detail::from_bits(bounds << 16), high = detail::from_bits(bounds & 0xffff0000u);
     if (low > high) low = high = 0;  // no element is finite
@@ -217,8 +220,9 @@ class IntegerCodec {
     return (detail::to_bits(low) & 0xffff0000u) | detail::to_bits(high) >> 16;
   }
 
-  // Codes are packed into words, starting at the lowest bit of each word. With 6 bits, a word has 5 codes,
-  // and the bits of the last two of the 32 codes are distributed over the two highest bits of the words.
+  // Codes are packed into words, starting at the lowest bit of each word. If codes have 6 bits, each of the 6
+  // words contains 5 codes. The bits of the last two of the 32 codes are in the two highest bits of the
+  // words.
   VERBENA_HOST_DEVICE static constexpr bool has_gap(uint32_t i) { return kBits == 6 && i >= 30; }
   VERBENA_HOST_DEVICE static constexpr uint32_t find_word(uint32_t i) {
     return kBits == 6 ? i / 5 : i * kBits / 32;
@@ -246,7 +250,7 @@ class IntegerCodec {
     VERBENA_UNROLL
     for (uint32_t part = 0; part < 3; ++part) payload[(i - 30) * 3 + part] += (code >> 2 * part & 3) << 30;
   }
-  // Returns kCarrier plus the code.
+  // Returns code `i` plus kCarrier, as a float.
   VERBENA_DEVICE static float carry_code(const uint32_t (&payload)[kBits], uint32_t i) {
     constexpr uint32_t kMask = kNan << kPlace;
     uint32_t word = 0;

@@ -1,21 +1,22 @@
-// The lossless codec of collectives between hosts. It shortens messages without changing any bit of the
-// results. It is made for bfloat16 elements, whose exponents hardly differ within a tile, and for sums of
-// such elements, which are floats that have only a few significant bits.
+// The lossless codec of collectives between hosts. The codec shortens messages without changing any bit of
+// the results. It is made for bfloat16 elements, whose exponents hardly differ within a tile, and for sums of
+// such elements, which are floats with only a few significant bits.
 //
-// A warp encodes a tile of 1,024 elements at a time, which it holds as floats (a bfloat16 is the upper half
-// of a float). Each element has an exponent code of 4 bits:
+// A warp encodes a tile of 1,024 elements at a time. The warp's registers contain the elements as floats (a
+// bfloat16 is the upper half of a float). Each element has an exponent code of 4 bits:
 //   0 to 13   the distance of the exponent from the tile's largest finite exponent
 //   14        exponent 0: zeros and denormal elements
 //   15        the exponent has no code: the element is an escape
-// The codes are followed by the signs and mantissas, in as many groups of 4 bits per element as the tile
-// needs. After the groups there is a list of the escapes. In a bfloat16 tile, the list contains the exponent
-// of each escape; in a float tile, the list contains the whole element. If the list would make a tile longer
-// than its unencoded elements, the tile is raw: instead of codes, a raw tile contains the lower 4 bits of the
-// exponents, and it has an additional group with the upper 4 bits. A tile of zeros has no data. So bfloat16
-// tiles take 12 bits per element plus escapes, but at most 16 bits per element.
+// The codes are followed by the signs and mantissas. Signs and mantissas are stored in planes of 4 bits per
+// element; a tile has as many planes as its mantissas need. The planes are followed by a list of the escapes.
+// In a bfloat16 tile, the list contains the exponent of each escape; in a float tile, the list contains the
+// whole element. If the list would make a tile longer than its unencoded elements, the tile is raw. A raw
+// tile contains the lower 4 bits of the exponents in place of the codes, and has an additional plane with the
+// upper 4 bits. A tile of zeros has no data. So a bfloat16 tile takes 12 bits per element plus escapes, but
+// at most 16 bits per element.
 //
-// A message consists of the number of its vectors, a header of 8 bytes for each tile, and the data of the
-// tiles in any order. The headers say where the data of each tile begins. So a receiver does not need the
+// A message consists of its length in vectors of 16 bytes, a header of 8 bytes for each tile, and the data of
+// the tiles in any order. The headers say where the data of each tile begins. So a receiver does not need the
 // length of the message, and never reads leftover bytes of an earlier, longer message. A message is longer
 // than its unencoded elements by at most 24 bytes plus 8 bytes per tile.
 //
@@ -25,7 +26,7 @@
 //   group.sync(); length = message.length_bytes();
 //   LosslessTiles<2, const char>(memory, elements).load(tile, words);
 //
-// Loads check every value, because another rank has written the message. They never read bytes outside the
+// load() checks every value, because another rank has written the message. load() never reads bytes after the
 // first max_bytes() bytes.
 #ifndef VERBENA_DEVICE_COLLECTIVES_CODEC_LOSSLESS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_CODEC_LOSSLESS_CUH
@@ -36,7 +37,7 @@
 
 namespace verbena::device {
 
-// A lane's elements of a tile, as the bits of floats. codec.cuh explains units and rows.
+// The elements of a tile that one lane has, as the bits of floats. codec.cuh explains units and rows.
 struct TileWords {
   uint32_t of[kTileRows][kUnitElements];
 };
@@ -80,8 +81,8 @@ class LosslessTiles {
       store_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_),
                                  static_cast<uint32_t>(head_bytes(elements_) / kVectorBytes));
   }
-  // Returns the length of the message, a multiple of 16. Call it after a barrier that follows the last
-  // store().
+  // Returns the length of the message in bytes, a multiple of 16. Call it after a barrier that follows the
+  // last store().
   VERBENA_DEVICE uint64_t length_bytes() const {
     return uint64_t{load_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_))} * kVectorBytes;
   }
@@ -148,7 +149,7 @@ class LosslessTiles {
   }
 
   // Decodes a tile. All lanes of a warp call it together, after they have acquired the message. Words after
-  // the last element have any value.
+  // the last element may have any value.
   VERBENA_DEVICE void load(uint32_t tile, TileWords& words) const {
     const Place place = find_place(tile);
     const auto header = get<uint64_t>(memory_ + offset_of_header(tile));
@@ -219,7 +220,8 @@ class LosslessTiles {
   static constexpr uint32_t kMinMantissaPlanes = 2, kMantissaPlanes = kElementBytes == 2 ? 2 : 6;
   static constexpr uint32_t kRawPlanes = kMantissaPlanes + 2;
 
-  // A tile's units, and the length of a plane. The last tile may be shorter than the others.
+  // The number of units in a tile, and the length of a plane in bytes. The last tile may be shorter than the
+  // other tiles.
   struct Place {
     uint32_t units, plane_bytes;
   };
@@ -252,7 +254,7 @@ class LosslessTiles {
     return device::load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(
         reinterpret_cast<const T*>(from));
   }
-  // Reserves vectors of the message for a tile. Returns the number of the first reserved vector.
+  // Reserves `bytes` bytes of the message for a tile. Returns the index of the first reserved vector.
   VERBENA_DEVICE uint32_t reserve(uint32_t bytes) const {
     uint32_t at = 0;
     if (lane() == 0)
@@ -338,7 +340,7 @@ class LosslessTiles {
   }
 
   // pick_bits() extracts from a word the 4 bits of sign and mantissa that a plane contains; put_bits() moves
-  // these bits back to their places in a word.
+  // these bits back to their positions in a word.
   VERBENA_DEVICE static uint32_t pick_bits(uint32_t word, uint32_t plane) {
     return plane == 1 ? (word >> 28 & 8) | (word >> 20 & 7) : word >> (24 - 4 * plane) & 15;
   }
@@ -346,8 +348,9 @@ class LosslessTiles {
     return plane == 1 ? (bits & 8) << 28 | (bits & 7) << 20 : bits << (24 - 4 * plane);
   }
 
-  // Store and load a plane. A word contains 4 bits of each element of a unit. In a whole tile, the words of a
-  // lane are adjacent. In a shorter tile, the words are in the order of the elements.
+  // store_plane() and load_plane() store and load a plane. A word contains 4 bits of each element of a unit.
+  // In a whole tile, the words of a lane are adjacent. In a shorter tile, the words are in the order of the
+  // elements.
   VERBENA_DEVICE static void store_plane(char* to, const Place& place, uint32_t plane,
                                          const uint32_t (&packed)[kTileRows]) {
     char* const begin = to + plane * place.plane_bytes;
@@ -380,8 +383,8 @@ class LosslessTiles {
 
 namespace detail {
 
-// Convert between words and a lane's unit of elements in memory. The unit is one vector of bfloat16 elements,
-// or two vectors of floats.
+// widen_vectors() and narrow_words() convert between words and a lane's unit of elements in memory. The unit
+// is one vector of bfloat16 elements, or two vectors of floats.
 template <uint32_t kElementBytes>
 inline constexpr uint32_t kUnitVectors = kUnitElements * kElementBytes / kVectorBytes;
 
@@ -426,8 +429,9 @@ VERBENA_DEVICE void for_units(uint32_t tile, uint32_t length_bytes, const Visit&
 
 }  // namespace detail
 
-// Load and store a tile of a tensor of any length and alignment (message_bytes.cuh). All lanes of a warp must
-// call them. Elements after the end of the tensor are 0.
+// load_tile_words() and store_tile_words() load and store a tile of a tensor, which may have any length and
+// alignment (message_bytes.cuh). All lanes of a warp must call these functions together. Elements after the
+// end of the tensor are loaded as 0.
 template <uint32_t kElementBytes, typename Place>
 VERBENA_DEVICE void load_tile_words(const Place& from, uint32_t tile, uint32_t length_bytes,
                                     TileWords& words) {

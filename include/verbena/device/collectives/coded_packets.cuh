@@ -28,7 +28,8 @@ VERBENA_DEVICE char* find_tile_memory() {
   return reinterpret_cast<char*>(memory + thread_index() / kWarpLanes * kVectors);
 }
 
-// Encode and decode a tile.
+// encode_tile() encodes a lane's elements of a tile. decode_tile() is the inverse. `type` is the type of the
+// elements in `raw`.
 template <typename Codec, typename Rounding>
 VERBENA_DEVICE typename Codec::Coded encode_tile(DataType type, const RawUnit (&raw)[kTileRows],
                                                  const Rounding& rounding) {
@@ -112,7 +113,7 @@ class CodedPackets {
       });
       return all;
     };
-    // The lanes leave the wait together, because they sync after it anyway.
+    // All lanes leave the loop at the same time, because they sync after the loop anyway.
     for (uint32_t spins = 1;
          ballot(kFullWarp, !are_plain(polled)) != 0 && ballot(kFullWarp, !have_come()) != 0; ++spins) {
       poll(slot, tile, polled);

@@ -3,7 +3,8 @@
 // workspace. A barrier at the start ensures that all inputs are ready and that all outputs may be written. A
 // barrier at the end ensures that all outputs are complete.
 //
-// The order of additions and the errors are the same as in one_shot.cuh. Block b uses LSA barrier b.
+// The order of additions and the errors are the same as in one_shot.cuh. Block b uses LSA barrier b
+// (symm_barrier.cuh).
 #ifndef VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_DIRECT_CUH
 
@@ -12,8 +13,8 @@
 
 namespace verbena::device {
 
-// Reduces this block's part of the tensor, which is split over `blocks` blocks. `reduce` is a reduction of
-// reduction.cuh.
+// Reduces this block's part of the tensor. The tensor is split over `blocks` blocks. `reduce` is a reduction
+// of reduction.cuh.
 // @param output  may be `input` itself; both are in windows and aligned to 16 bytes
 // @tparam kRanks  size of the team, if known at compile time; otherwise 0
 template <int kRanks = 0, typename Reduce, typename Group = BlockGroup>

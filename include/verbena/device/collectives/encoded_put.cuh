@@ -1,17 +1,17 @@
-// Puts bfloat16 elements that travel in encoded form, without loss (codec_lossless.cuh). A NIC carries about
-// 12 bits per element, and after decoding the receiver has elements with the same bits. All threads of a
-// group of whole warps (a warp, a block, warps of a block, a grid) make the same call.
+// A put that sends bfloat16 elements to a peer in encoded form, without loss (codec_lossless.cuh). A NIC
+// carries about 12 bits per element. The receiver decodes the elements and gets the same bits. All threads of
+// a group of whole warps (a warp, a block, warps of a block, a grid) make the same call.
 //
 //   sender      symm_put_encoded_signal_async(context, slot, staging, source, elements, peer, signal, 1, ...)
 //               symm_flush(context, group);  // before the staging buffer is reused
 //   receiver    symm_signal_wait_until(context, signal, ...);
 //               symm_decode(destination, slot, elements, group);
 //
-// The encoded message is written to a slot, because possibly no kernel of the receiver runs when the message
-// arrives. The receiver waits for the signal and then decodes the message in the slot. An encoded put is
-// faster than a plain put if the network is slow enough: at a compression ratio of 1.33, encoding and
-// decoding one after the other must be more than four times as fast as the network (docs/limits.md). If loads
-// and stores reach the peer, an encoded put is never faster.
+// The encoded message is written to a slot, because the receiver may run no kernel when the message arrives.
+// The receiver waits for the signal and then decodes the message in the slot. An encoded put is faster than a
+// plain put only if the network is slow. At a compression ratio of 1.33, the elements must be encoded and
+// then decoded more than four times as fast as the network would carry them unencoded (docs/limits.md). If
+// loads and stores reach the peer, an encoded put is never faster.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ENCODED_PUT_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ENCODED_PUT_CUH
 
@@ -30,8 +30,8 @@ VERBENA_HOST_DEVICE constexpr uint64_t symm_encoded_bytes(uint32_t elements) {
 // Encodes elements into `staging`, puts the message into the peer's slot, then signals the peer. Once the
 // peer has waited for the signal, it may call symm_decode().
 // @param slot      address in a window of this rank, aligned to 16 bytes, with symm_encoded_bytes(elements)
-//                  bytes; the call writes the peer's memory at the same offset, which the peer must not use
-//                  at that time
+//                  bytes. The call writes to the same offset in the peer's memory; the peer must not use this
+//                  memory until the signal arrives
 // @param staging   memory of this rank with the same size and alignment as the slot; must lie in a window if
 //                  loads and stores do not reach the peer. May be reused after symm_flush(), like the source
 //                  of a put
@@ -69,8 +69,8 @@ VERBENA_DEVICE SymmStatus symm_put_encoded_signal_async(
 }
 
 // Decodes a message that has arrived in this rank's slot. When the call returns, all threads of the group see
-// the elements, and the slot may be used again. The call does not trust the bytes of the message: it decodes
-// any bytes to some elements, and reads nothing outside the slot.
+// the elements, and the slot may be used again. The call does not trust the message. If the message is
+// invalid, the elements have arbitrary values, but the call reads nothing outside the slot.
 // @param destination  receives `elements` elements; any memory of this GPU, with any alignment
 // @param slot         this rank's address of the slot that the sender passed
 // @param elements     number of elements, the same as at the sender

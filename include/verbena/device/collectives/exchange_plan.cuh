@@ -1,7 +1,7 @@
 // Plans of exchanges between all ranks of a team. A plan has a message for each pair of ranks. A message may
 // have any length and needs no alignment. All-gather, reduce-scatter, broadcast, all-to-all and their
-// variants with different lengths are expressed as such plans. one_shot.cuh and bulk.cuh execute the plans.
-// Each message is split over the blocks of a kernel.
+// variants with a different length for each rank are expressed as plans. one_shot.cuh and bulk.cuh execute
+// the plans. Each message is split over the blocks of a kernel.
 #ifndef VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 #define VERBENA_DEVICE_COLLECTIVES_EXCHANGE_PLAN_CUH
 
@@ -12,9 +12,9 @@ namespace verbena::device {
 
 inline constexpr int32_t kMaxExchangeRanks = 16;
 
-// A block's part of `length_bytes` bytes. Parts start at multiples of unit_bytes, which is a multiple of
-// kVectorBytes, so that each part has the same alignment as the whole. All parts have the same length, but
-// the last parts may be shorter or empty.
+// A tensor of `length_bytes` bytes is split into parts, for example one part for each block. Parts start at
+// multiples of unit_bytes. If unit_bytes is a multiple of kVectorBytes, each part has the same alignment as
+// the tensor. All parts have the same length, but the last parts may be shorter or empty.
 struct Part {
   uint64_t begin, length_bytes;
 };
@@ -37,9 +37,9 @@ struct ExchangeEntry {
   Part send, receive;
 };
 
-// max_bytes is the length of the longest part of a message, over all messages and blocks. It must be the same
-// on all ranks. If it is kUnknownLength, each rank knows only the lengths of its own messages, and publishes
-// them.
+// A plan's max_bytes is the length of the longest part of a message, over all messages and blocks. max_bytes
+// must be the same on all ranks. If a rank may not know the lengths of the messages between other ranks, all
+// ranks must pass kUnknownLength. The ranks then publish the lengths of their messages.
 inline constexpr uint64_t kUnknownLength = ~uint64_t{0};
 
 struct ExchangePlan {
@@ -51,8 +51,9 @@ struct ExchangePlan {
 
 namespace detail {
 
-// Splits `length` into as few rounds of at most `most` as possible. The rounds have about the same length.
-// Returns the length of a round, which is a multiple of `unit` unless that would exceed `most`.
+// Splits `length` into the smallest number of rounds of at most `most`. The rounds have about the same
+// length. Returns the length of a round, which is a multiple of `unit` unless such a multiple would exceed
+// `most`.
 VERBENA_DEVICE uint64_t even_rounds(uint64_t length, uint64_t most, uint64_t unit) {
   if (length <= most) return most;
   const uint64_t rounds = (length + most - 1) / most;

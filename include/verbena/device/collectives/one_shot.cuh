@@ -1,6 +1,6 @@
 // One-shot collectives in packets (low_latency.cuh), for small tensors. Each rank sends its data to all other
-// ranks; in an all-reduce, a rank sends its whole tensor. Neither a barrier nor a fence is needed before the
-// first packet.
+// ranks; in an all-reduce, a rank sends its whole tensor. The first packet is sent without a barrier and
+// without a fence.
 //
 //   OneShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // or all_gather(), exchange(); any number of times
@@ -54,7 +54,7 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   }
 
   // Does an all-reduce in one message, for tensors that are aligned to 16 bytes. This is the fastest variant.
-  // Each thread sends all its vectors, and then waits for the results one after the other.
+  // Each thread first sends all its vectors, and then receives and reduces them one after the other.
   template <int kRanks, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_vectors(const char* input, char* output,
                                                              uint64_t length_bytes, const Reduce& reduce,
@@ -88,8 +88,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   // Splits the block's part of a tensor into messages, and calls `body` for each message. Parts consist of
   // whole units of `unit_bytes` bytes.
   // @param max_bytes  max length of a message
-  // @param load  load(offset, length_bytes) starts to load the first data of a message. It is called before
-  //              `body`, so that these loads overlap with the load of the epoch
+  // @param load  load(offset, length_bytes) starts to load the first data of a message. load() is called
+  //              before `body`, so that these loads overlap with the load of the epoch (the number of the
+  //              call)
   // @param body  body(exchange, offset, length_bytes) sends a message to all other ranks and receives their
   //              messages, packet by packet. If kCalls is 2, it processes up to two messages that are in
   //              flight at the same time
@@ -154,10 +155,11 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     });
   }
 
-  // A sequence of all-reduces of vectors in registers. send_vectors() and reduce_vectors() are the two halves
-  // of an all-reduce. Between the two, the group may load other data, and may call send_vectors() for the
-  // next all-reduce. First call begin_vectors() once, for all-reduces of `count` vectors. As many all-reduces
-  // as fit into a slot are one call of the exchange.
+  // The following functions do a sequence of all-reduces of vectors in registers. send_vectors() and
+  // reduce_vectors() are the two halves of an all-reduce. Between the two halves, the group may load other
+  // data, and may call send_vectors() for the next all-reduce. First call begin_vectors() once, for
+  // all-reduces of `count` vectors. One call of exchange_ (LowLatency) consists of as many all-reduces as fit
+  // into a slot.
   // @param count  number of vectors of the group. A thread's vectors[k] is vector k * group.size() +
   //               group.rank() of the group, and has no effect if this index is `count` or more
   template <int kRanks>
@@ -199,8 +201,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
   static constexpr uint32_t kAtOnce = 4;  // number of packets that a thread processes at a time in an
                                           // exchange
 
-  // A round of an exchange. In each round, one message per pair of ranks is sent, with up to `most` bytes of
-  // the pair's part, starting at byte `at`.
+  // A round of an exchange. In each round, each rank sends one message to each other rank: up to `most` bytes
+  // of the block's part, starting at byte `at`.
   struct Round {
     uint64_t at, most;
     uint32_t first_packet;  // index of the first packet of data; published lengths precede it
@@ -212,7 +214,7 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     }
   };
 
-  // Begins the exchange's next call if all vectors of its current call have been reduced.
+  // Begins the next call of exchange_ if all vectors of the current call have been reduced.
   template <typename Group>
   VERBENA_DEVICE bool enter_call(const Group& group) {
     if (reduced_ < in_slot_) return true;
@@ -220,8 +222,8 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     reduced_ = 0;
     return begin_message(group, 1, 1);
   }
-  // Finds this thread's packets of an all-reduce of `count` vectors whose first packet in the slot is
-  // `first`.
+  // Writes the packet indices of this thread's vectors to `index`, for an all-reduce of `count` vectors whose
+  // first packet in the slot is `first`. Returns a bit for each index that is used.
   template <uint32_t kVectors, typename Group>
   VERBENA_DEVICE static uint32_t find_vectors(uint32_t first, uint32_t count, const Group& group,
                                               uint32_t (&index)[kVectors]) {
@@ -450,8 +452,9 @@ class OneShot : public PacketCalls<Context, OneShot<Context>> {
     return exchange_.conclude(group, have_come, patience);
   }
 
-  // Numbers of all-reduces of vectors: as many as fit into a slot; sent in the current call and ahead, in the
-  // next call; reduced in the current call.
+  // Numbers of all-reduces of vectors: in_slot_ is the number that fit into a slot; sent_ is the number that
+  // have been sent in the current call or, ahead of time, in the next call; reduced_ is the number that have
+  // been reduced in the current call.
   uint32_t in_slot_ = 0, sent_ = 0, reduced_ = 0;
 };
 

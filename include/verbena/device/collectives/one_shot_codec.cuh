@@ -7,7 +7,7 @@
 //   status = all_reduce_quantised<Int4>(workspace.context, calls, input, output, length_bytes, type);
 //   status = calls.finish();
 //
-// The warps of a block share its tiles, and no warp waits for another warp of the block.
+// The tiles of a block are distributed over its warps, and no warp waits for another warp of the block.
 #ifndef VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_ONE_SHOT_CODEC_CUH
 
@@ -27,7 +27,7 @@ class CodedMessages {
   using Polled = typename CodedPackets<Codec>::Polled;
   static constexpr uint32_t kTileBytes = CodedPackets<Codec>::kTileBytes;
 
-  // @param max_tiles  number of tiles of the first message
+  // @param max_tiles  max number of tiles of a message. Later tiles are in the second message
   // @param rounding  must outlive this object
   VERBENA_DEVICE CodedMessages(const SymmContext& context, const Exchange& exchange, uint32_t max_tiles,
                                DataType type, const Rounding& rounding)
@@ -78,8 +78,8 @@ class CodedMessages {
   }
 
  private:
-  // For a tile, return the slot of its message, the number of the tile in the message, and the epoch of the
-  // message.
+  // For a tile of either message, slot_of() returns the message's slot, tile_of() returns the index of the
+  // tile in the message, and epoch_of() returns the epoch of the message.
   VERBENA_DEVICE char* slot_of(char* const (&slots)[2], uint32_t tile) const {
     return tile < max_tiles_ ? slots[0] : slots[1];
   }

@@ -1,5 +1,5 @@
-// The state of a block that makes calls with packets (low_latency.cuh). This is the base class for
-// one_shot.cuh and two_shot.cuh.
+// PacketCalls is the base class of OneShot (one_shot.cuh) and TwoShot (two_shot.cuh). PacketCalls has the
+// state of a block that sends and receives packets (low_latency.cuh).
 #ifndef VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 #define VERBENA_DEVICE_COLLECTIVES_PACKET_CALLS_CUH
 
@@ -13,7 +13,7 @@ class PacketCalls {
  public:
   using Exchange = LowLatency<Context>;
 
-  // Constructed by all threads of the calling group.
+  // All threads of the calling group must construct the object.
   // @param workspace  has at least `blocks` blocks; must outlive this object
   // @param block  index of this block, below `blocks`
   VERBENA_DEVICE PacketCalls(const SymmWorkspace<Context>& workspace, uint32_t block, uint32_t blocks,
@@ -27,10 +27,10 @@ class PacketCalls {
   }
 
   // Writes the sum of all ranks' `input` to `output`. When the call returns, the threads of the group may
-  // read this block's part of the output, and change its part of the input.
+  // read this block's part of the output, and change this block's part of the input.
   // @param input  memory of this GPU
-  // @param output  memory of this GPU; either `input` itself, or memory that does not overlap it. Neither
-  //                tensor needs alignment
+  // @param output  memory of this GPU; either `input` itself, or memory that does not overlap `input`.
+  //                Neither tensor needs alignment
   // @param count  number of elements of T: float, Half, Bfloat16, E4m3 or int32_t
   // @tparam kRanks  size of the team, at most 16, if known at compile time; otherwise 0
   template <int kRanks = 0, typename T, typename Group = BlockGroup>
@@ -41,7 +41,7 @@ class PacketCalls {
         ReduceAs<T>{}, group);
   }
 
-  // Ends the last call of a kernel.
+  // Ends this block's calls. Call it once in a kernel, after the last collective.
   // @return the first error of the calls, or kDone
   template <typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus finish(const Group& group = {}) {
@@ -52,7 +52,7 @@ class PacketCalls {
   VERBENA_DEVICE uint64_t capacity_bytes() const { return exchange_.capacity_bytes(); }
 
  protected:
-  // Waits for the earlier kernels of the stream, unless this has already been done.
+  // Waits for the earlier kernels of the stream, unless this block has already waited for them.
   VERBENA_DEVICE bool start() {
     if (!has_started_ && status_ == SymmStatus::kDone) {
       start_();
@@ -60,8 +60,9 @@ class PacketCalls {
     }
     return status_ == SymmStatus::kDone;
   }
-  // Begins `calls` calls. Call this function before each message, because after a message it is not known
-  // whether another message follows. `ahead` is that of LowLatency::turn().
+  // Begins the next `calls` calls of the exchange. Call this function before each message. Do not call it
+  // after a message, because another message may not follow. `ahead` has the same meaning as in
+  // LowLatency::turn().
   template <typename Group>
   VERBENA_DEVICE bool begin_message(const Group& group, uint32_t calls = 1, uint32_t ahead = 0) {
     if (has_begun_) {
@@ -72,8 +73,8 @@ class PacketCalls {
     has_begun_ = true;
     return status_ == SymmStatus::kDone;
   }
-  // Begins calls like begin_message(), but returns false in all threads if the team has failed. So callers
-  // need not check the exchange's trouble().
+  // Does the same as begin_message(), but returns false in all threads if the team has failed. So callers
+  // need not check exchange_.trouble().
   template <typename Group>
   VERBENA_DEVICE bool begin_in_step(const Group& group, uint32_t calls = 1) {
     const bool is_first = !has_begun_;

@@ -1,7 +1,7 @@
 // Two-shot all-reduce in packets, for tensors of about 100 KiB to a few MiB. Rank r sums the r-th part of the
-// tensor and sends the sum to all ranks. Each byte crosses each link once in each direction. There is no
-// barrier, because a thread sends its sums as soon as it has received the packets with their addends. For
-// larger tensors, use bulk.cuh.
+// tensor and sends the sum to all ranks. For any number of ranks, a rank sends less than twice the length of
+// the tensor. There is no barrier: a thread sends a sum as soon as it has received the packets with the
+// addends. For larger tensors, use bulk.cuh.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = calls.all_reduce(input, output, count);   // any number of times, with any sizes
@@ -76,7 +76,8 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
   // @param most  max units of a round
   // @param at_once  number of units that the largest group processes at a time, the same on all ranks
   // @param body  body(exchange, first, count) sends and receives the addends, and then the sums, of `count`
-  //              units of each share, packet by packet. It uses two calls that are in flight at the same time
+  //              units of each share, packet by packet. `body` uses two calls that are in flight at the same
+  //              time
   template <typename Group, typename Body>
   [[nodiscard]] VERBENA_DEVICE SymmStatus for_rounds(uint64_t units, uint64_t most, uint64_t at_once,
                                                      const Group& group, const Body& body) {
@@ -200,7 +201,8 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
     }
   }
 
-  // The part of every rank's share that a block processes in two calls in flight.
+  // A round of a block. In a round, a block processes a part of every rank's share, in two calls that are in
+  // flight at the same time.
   struct Round {
     uint64_t length_bytes, share_bytes;  // lengths of the tensor and of a share
     uint64_t begin, max_bytes;           // offset in each share, and max length
@@ -218,14 +220,14 @@ class TwoShot : public PacketCalls<Context, TwoShot<Context>> {
   // Returns the length of a round. Each rank chooses all_reduce_bytes() or all_reduce_vectors() by the
   // alignment of its own tensors, so both functions must split a tensor in the same way. The tensor is split
   // into shares, each share is split into parts (one for each block), and each part is split into rounds. The
-  // length of a round depends only on these lengths.
+  // length of a round depends only on the length of a part and on the size of a slot.
   VERBENA_DEVICE uint64_t find_round_bytes(const Part& part) const {
     constexpr uint64_t kUnitBytes = 512 * kVectorBytes;  // one vector per thread of the largest block
     return detail::even_rounds(part.length_bytes, exchange_.capacity_bytes(), kUnitBytes);
   }
 
-  // Runs a round for tensors of any alignment. A thread processes the packets with the same indices in each
-  // rank's share; if there are enough threads, this is a single packet per share. A thread sends all addends
+  // Runs a round for tensors of any alignment. A thread processes the packets with the same indices in all
+  // shares; if there are enough threads, a thread has a single packet per share. A thread sends all addends
   // and then all sums, so it waits only after it has sent everything that it can send. For an empty share, a
   // packet without data is sent.
   template <int kRanks, typename Reduce, typename Group>

@@ -1,15 +1,16 @@
-// Quantised two-shot all-reduce in packets. Each rank encodes the addends that it sends. The owner of a share
-// adds the addends in float: first its own addend, which is not quantised, and then the addends of the other
-// ranks, starting with the next rank. The owner encodes the sum once, and all ranks, including the owner,
-// decode the same bytes. So all ranks get the same bits, and a result is quantised twice (its addends once,
-// its sum once), whatever the number of ranks is. docs/quantisation.md has the error bounds.
+// Quantised two-shot all-reduce in packets. Each rank encodes the addends that it sends. The owner of a
+// share, which is the rank that sums the share, adds the addends in float: first its own addend, which is not
+// quantised, and then the addends of the other ranks, starting with the next rank. The owner encodes the sum
+// once, and all ranks, including the owner, decode the same bytes. So all ranks get the same bits, and a
+// result is quantised twice (its addends once, its sum once), whatever the number of ranks is.
+// docs/quantisation.md has the error bounds.
 //
 //   TwoShot<> calls(workspace, block_index(), blocks);
 //   status = all_reduce_quantised_two_shot<Int4, Int8>(workspace.context, calls, input, output,
 //                                                     length_bytes, type);
 //   status = calls.finish();
 //
-// The warps of a block share its tiles, and no warp waits for another warp of the block.
+// The tiles of a block are distributed over its warps, and no warp waits for another warp of the block.
 #ifndef VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 #define VERBENA_DEVICE_COLLECTIVES_TWO_SHOT_CODEC_CUH
 
@@ -20,8 +21,9 @@ namespace verbena::device {
 
 namespace detail {
 
-// A round of a block, which processes some tiles of each rank's share. Two calls are in flight: addends are
-// sent in the first call, with the codec Addends, and sums are sent in the second call, with the codec Sums.
+// A round of a block. In a round, the block processes some tiles of each rank's share. Two calls are in
+// flight: addends are sent in the first call, with the codec Addends, and sums are sent in the second call,
+// with the codec Sums.
 template <typename Addends, typename Sums, typename Rounding, typename Exchange>
 class CodedShares {
  public:
@@ -49,7 +51,7 @@ class CodedShares {
 
   // Runs the round in steps. In each step, each warp processes one tile of each share. In step s, a block
   // sends the addends of its tiles and the sums of step s-1, and receives the sums of step s-2, so that links
-  // and arithmetic units are busy at the same time. A step waits only for packets that all ranks have to send
+  // and arithmetic units are busy at the same time. A step waits only for packets that the other ranks send
   // in earlier steps, so there is no deadlock.
   // @return false if a packet did not arrive in time; in this case `patience` contains the sender
   template <typename Group>
@@ -73,7 +75,7 @@ class CodedShares {
     int32_t member;
     uint32_t tile;
   };
-  // The distance from one pair of a warp to its next pair.
+  // The distance from one pair of a warp to the next pair of the warp.
   struct Stride {
     uint32_t turns, tiles;
   };
@@ -157,8 +159,9 @@ class CodedShares {
     return true;
   }
 
-  // Return the number of the round's tiles in the member's share, and the number of tiles that are sent. At
-  // least one tile is sent, because each rank must receive a message from every other rank.
+  // count_tiles() returns the number of the round's tiles in a member's share. count_sent() returns the
+  // number of tiles that are sent. At least one tile is sent, because each rank must receive a message from
+  // every other rank.
   VERBENA_DEVICE uint32_t count_tiles(int32_t member) const {
     const uint32_t first = first_tile(member);
     const uint32_t left = first < tiles_ ? tiles_ - first : 0;

@@ -1,5 +1,5 @@
-// The kernels' view of the workspace of a mixture-of-experts exchange. It counts calls, sends packets and
-// waits for packets. dispatch.cuh and combine.cuh use this file.
+// The kernels' view of the workspace of a mixture-of-experts exchange. MoeArea counts calls, sends packets
+// and waits for packets. dispatch.cuh and combine.cuh use this file.
 #ifndef VERBENA_DEVICE_MOE_AREA_CUH
 #define VERBENA_DEVICE_MOE_AREA_CUH
 
@@ -9,7 +9,7 @@
 
 namespace verbena::device {
 
-// A sequence of consecutive packets in a rank's workspace.
+// Consecutive packets in a rank's workspace: the addresses of the first packet and of its note (packet.cuh).
 struct MoePlace {
   char *data, *notes;
 
@@ -19,8 +19,9 @@ struct MoePlace {
 };
 
 // An entry of a dispatch's header. An entry describes 32 tokens of the source rank, and is written and read
-// by one access of 8 bytes. An entry contains a tag, which is the number of the call modulo 2^18. The tag is
-// never 0, because an empty workspace contains zeros. The call after the next call overwrites the entry.
+// by one access of 8 bytes. An entry contains a tag: the number of the call modulo 2^18, followed by a bit
+// that is 1. So the tag differs from the zeros in an empty workspace. The call after the next call overwrites
+// the entry.
 struct MoeEntry {
   uint32_t bits;    // bit t is set if token t is sent to the receiver
   uint32_t tokens;  // number of the source rank's tokens, at most kMoeMaxTokens
@@ -46,8 +47,8 @@ class MoeArea {
  public:
   using Data = Packet::Data;
 
-  // All threads of the grid must construct an area, after they have waited for earlier kernels, because the
-  // constructor loads the epoch.
+  // All threads of the grid must construct a MoeArea, after they have waited for earlier kernels, because the
+  // constructor loads the number of the last call.
   VERBENA_DEVICE MoeArea(const SymmWorkspace<>& workspace, const MoeShape& shape, MoeKind kind)
       : context_(workspace.context),
         shape_(shape),
@@ -71,7 +72,8 @@ class MoeArea {
   VERBENA_DEVICE int64_t find_delta(uint32_t rank) const {
     return detail::get_delta(context_, static_cast<int32_t>(rank));
   }
-  // Sends a packet to a rank; `mine` is this rank's address of the slot.
+  // Sends packet `index` of a slot to a rank. `delta` is find_delta() of the rank. `mine` is the address that
+  // the slot has on this rank.
   VERBENA_DEVICE void send(const MoePlace& mine, uint32_t index, const Data& data, int64_t delta) const {
     const Data stored = Packet::mask(data);
     char* const there = detail::shift(mine.data + uint64_t{index} * Packet::kBytes, delta);
@@ -123,7 +125,7 @@ class MoeArea {
           missing = members[row];
         }
       }
-      // A packet that needs its note is rare.
+      // Packets that need a note (packet.cuh) are rare.
       if (__builtin_expect(are_filled, 0)) {
         VERBENA_UNROLL
         for (uint32_t row = 0; row < kRows; ++row) {
@@ -158,8 +160,8 @@ class MoeArea {
     return true;
   }
 
-  // Sends an entry of a header to a rank, which may be this rank itself. `mine` is this rank's address of the
-  // entry.
+  // Sends an entry of a header to a rank, which may be this rank itself. `mine` is the address that the entry
+  // has on this rank.
   VERBENA_DEVICE void send_entry(char* mine, const MoeEntry& entry, uint32_t rank) const {
     detail::send_bits(detail::shift(mine, find_delta(rank)), entry.pack(epoch_));
   }
@@ -181,7 +183,7 @@ class MoeArea {
     }
   }
 
-  // Waits until a word contains the number of the call. A NIC writes this word after the data of the call.
+  // Waits until a word contains the number of the call. A NIC writes this word after it has written the data.
   // @param waits_longer  true if the writer may itself be waiting for a late rank. This call then uses a
   //                      longer time limit, so that the writer reports the late rank before this call gives
   //                      up
@@ -194,8 +196,8 @@ class MoeArea {
     }
   }
   // Sends data to a rank that only a NIC reaches, followed by a word with the call's number. One thread makes
-  // the call; the NIC sends the data including all stores that this thread has observed. All addresses are
-  // addresses of this rank. The data and the word arrive at the same offsets in the receiver's heap.
+  // the call. The data that the NIC sends includes all stores that this thread has observed. All addresses
+  // are addresses of this rank. The data and the word arrive at the same offsets in the receiver's heap.
   VERBENA_DEVICE void put(const char* here, char* there, uint64_t length_bytes, uint64_t* word,
                           uint32_t rank) {
     if (trouble_ != 0) return;
@@ -211,9 +213,9 @@ class MoeArea {
     if (trouble_ != 0) trouble_ = (trouble_ & 0xff) | member << 8;
   }
 
-  // Combines the results of all waits of the block's threads. The block calls this after its last store. If a
-  // thread of the block has waited for a long time, another block may have given up in the meantime, so the
-  // call checks this, too.
+  // Combines the results of all waits of the block's threads. The block calls this function after its last
+  // store. If a thread of the block has waited for a long time, another block may have given up in the
+  // meantime. In this case, the function also checks the team's failure word.
   [[nodiscard]] VERBENA_DEVICE SymmStatus conclude() const {
     const BlockGroup block;
     if (__builtin_expect(block.any((trouble_ != 0) | (deadline_ns_ != 0)), 0))
@@ -226,8 +228,8 @@ class MoeArea {
     if (thread_index() == 0) detail::fail_team(context_, {SymmWait::kCall, block_index(), me()});
     return SymmStatus::kInvalid;
   }
-  // Ends a call whose result is `status`. Increases all max_blocks counters, even if the grid has fewer
-  // blocks.
+  // Ends a call whose result is `status`. Updates the call counters of all max_blocks blocks, even if the
+  // grid has fewer blocks.
   VERBENA_DEVICE void finish(SymmStatus status) const {
     if (status != SymmStatus::kDone) return;
     for (uint32_t block = block_index() + thread_index() * blocks_per_grid(); block < shape_.max_blocks;
@@ -236,9 +238,9 @@ class MoeArea {
   }
 
  private:
-  // Decides whether a wait for `member` may continue. A Look is returned by value: if the address of a
-  // variable were passed to a function that is not inlined, the compiler would keep the variable in memory
-  // instead of registers.
+  // The result of look(), which decides whether a wait for `member` may continue. look() returns it by value
+  // and takes no pointers to variables: if the address of a variable were passed to a function that is not
+  // inlined, the compiler would keep the variable in memory instead of registers.
   struct Look {
     uint64_t deadline_ns;
     uint32_t trouble;
@@ -266,7 +268,7 @@ class MoeArea {
     trouble_ = seen.trouble;
     return trouble_ == 0;
   }
-  // @tparam kLonger  true if the time limit is a quarter longer
+  // @tparam kLonger  true to make the time limit a quarter longer
   template <bool kLonger>
   VERBENA_DEVICE_FAR static Look look(const SymmContext& context, uint64_t deadline_ns, uint32_t member) {
     WaitLimits limits = detail::limit_wait(context);
@@ -278,7 +280,8 @@ class MoeArea {
   }
   // A block that gives up stores the failure word and then fills the outputs with the failure pattern. A
   // block that has succeeded stores its outputs and then loads the failure word. Because of the fences,
-  // either the second block sees the failure, or the failure pattern overwrites the second block's outputs.
+  // either the block that has succeeded sees the failure, or the failure pattern overwrites the outputs of
+  // this block.
   VERBENA_DEVICE_FAR static SymmStatus conclude_late(const SymmContext& context, uint32_t trouble) {
     const BlockGroup block;
     if (!block.any(trouble != 0)) {
@@ -301,7 +304,8 @@ class MoeArea {
   uint32_t trouble_;          // encoded like LowLatency::Trouble
 };
 
-// Weak accesses of 4, 8 and 16 bytes to the caller's tensors.
+// load_moe() and store_moe() load and store 4, 8 or 16 bytes of the caller's tensors, without memory
+// ordering.
 template <typename T>
 VERBENA_DEVICE T load_moe(const void* base, uint64_t index) {
   return load<Order::kWeak, Scope::kThreads, Cache::kDefault, Space::kGlobal>(static_cast<const T*>(base) +

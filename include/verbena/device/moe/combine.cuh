@@ -15,11 +15,13 @@
 
 namespace verbena::device {
 
-// @tparam Far  MoeOneHost, or MoeFarHosts if the ranks are on several hosts. On each other host, the
-//              counterpart of the token's rank then adds the token's rows of its host in the order of ranks,
-//              and rounds the sum. The token's rank adds the rows of its own host, and then the other hosts'
-//              sums in the order of hosts. kExact is not supported with MoeFarHosts.
-// @tparam kInTurn  true to send and receive in turn (routing.cuh), in a call on one host with all phases
+// @tparam Far  MoeOneHost, or MoeFarHosts if the ranks are on several hosts. With MoeFarHosts, the
+//              counterparts of the token's rank first add rows: each counterpart adds the rows that its host
+//              has for the token, in the order of ranks, and rounds the sum. The token's rank adds the rows
+//              of its own host, and then the other hosts' sums in the order of hosts. kExact is not supported
+//              with MoeFarHosts.
+// @tparam kInTurn  true if the kernel alternates between sending and receiving (routing.cuh). Such a call
+//                  must be on one host and have all phases
 template <typename T, MoeOrder kOrder, typename Far = MoeOneHost, bool kInTurn = false>
 class MoeCombineKernel {
  public:
@@ -38,7 +40,7 @@ class MoeCombineKernel {
   }
 
   // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels. The
-  // threads of a block do not wait for each other before the end.
+  // threads of a block do not wait for each other before the end of the call.
   // @return kInvalid unless a dispatch of this rank, with the same number of tokens and the same grouping,
   //         has written the handle
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
@@ -72,14 +74,14 @@ class MoeCombineKernel {
 
  private:
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact, kSpansHosts = Far::kSpansHosts;
-  // Numbers of packets that a thread handles at a time, and of rows that it awaits at a time. In long batches
-  // a warp has long parts of rows.
+  // A thread handles kAtOnce packets at a time, and waits for kAddends rows at a time. In long batches
+  // (kInTurn), a warp has long parts of rows.
   static constexpr uint32_t kAtOnce = kInTurn ? 4 : 2, kAddends = kInTurn ? 2 : 4;
   using Elements = Packed<T>;
   using Sum = PackedSum<T>;
 
-  // Sends a header to every other rank of this host. Each rank waits for the headers of all other ranks, so
-  // it waits even for ranks that send it no rows (layout.cuh).
+  // Sends a header to every other rank of this host. Each rank waits for the headers of all other ranks, even
+  // of ranks that send no rows to this rank (layout.cuh).
   VERBENA_DEVICE void send_headers() const {
     const MoePlace mine = area_.find(shape_.find_combine_header(area_.epoch(), area_.me()));
     for (uint32_t rank = thread_index(); rank < shape_.ranks; rank += threads_per_block())
@@ -94,9 +96,9 @@ class MoeCombineKernel {
     }
   }
 
-  // Returns true if each rank of a host has its own slot for its row of a token. The number of the slot is
-  // then the rank's index on the host. Otherwise, the number of the slot is the top-k index of the rank's
-  // first expert for the token, so that fewer slots are needed.
+  // Returns true if a token has a separate slot for each rank of a host. The number of a rank's slot is then
+  // the rank's index on the host. Otherwise, fewer slots are needed: the number of a rank's slot is the top-k
+  // index of the rank's first expert for the token.
   VERBENA_DEVICE bool has_slots_of_ranks() const {
     return shape_.ranks <= (kSpansHosts ? shape_.hosts : 1) * shape_.top_k;
   }
@@ -112,21 +114,21 @@ class MoeCombineKernel {
     }
     return area_.find(shape_.find_combine_row(area_.epoch(), token, slot));
   }
-  // The rank that adds this host's rows for the tokens of a source rank, and that rank's find_place() for
-  // these rows.
+  // The rank that adds this host's rows for the tokens of a source rank. `place` is the result of
+  // find_place() on that rank for the host of the source rank.
   struct Adder {
     uint32_t rank, place;
   };
   VERBENA_DEVICE Adder find_adder(uint32_t source) const {
     if constexpr (kSpansHosts) {
-      // The adder is on this host, so its find_place() returns the same value.
+      // The adder is on this host, so find_place() returns the same value on the adder and on this rank.
       return {far_.find_relay(source), far_.find_place(far_.find_host(source))};
     }
     return {source, 0};
   }
 
-  // This rank's experts for a received row: `which` has a bit for each of the top_k ids, and `weight` is the
-  // weight of the lane's id. All lanes must call find_experts().
+  // This rank's experts for a received row. `which` has a bit for each of the top_k ids that names an expert
+  // of this rank. `weight` is the weight of the lane's id. All lanes must call find_experts().
   struct Experts {
     uint32_t which;
     float weight;
@@ -152,14 +154,15 @@ class MoeCombineKernel {
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);
   }
-  // Returns the index (in call_.rows) of the row that expert k has computed for a received row.
+  // Returns the index (in call_.rows) of the row that the expert of the k-th id has computed for a received
+  // row.
   VERBENA_DEVICE uint64_t find_row_of(uint64_t row, uint32_t k) const {
     const uint64_t index = row * shape_.top_k + k;
     return call_.grouping == MoeGrouping::kRank
                ? index
                : static_cast<uint64_t>(load_moe<int32_t>(call_.handle + layout_.places, index));
   }
-  // Computes packets first + i * 32 below `end` of this rank's contribution for a received row.
+  // Computes this rank's contribution for a received row: the packets first + i * 32 that are below `end`.
   VERBENA_DEVICE void find_partial(uint64_t row, const Experts& experts, uint32_t first, uint32_t end,
                                    Data (&data)[kAtOnce]) const {
     if constexpr (kOrder == MoeOrder::kRows) {
@@ -197,7 +200,7 @@ class MoeCombineKernel {
     for (uint32_t i = 0; i < kAtOnce; ++i) data[i] = __builtin_bit_cast(Data, sums[i].round());
   }
 
-  // Returns the largest of the lanes' numbers, of which there is one per rank.
+  // Returns the largest count_of_lane of lanes 0 to `ranks` - 1.
   VERBENA_DEVICE uint32_t find_largest(uint32_t count_of_lane) const {
     uint32_t most = 0;
     for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
@@ -206,8 +209,9 @@ class MoeCombineKernel {
     }
     return most;
   }
-  // Items have the numbers of all ranks or, if kInTurn is true, of the other ranks, because rows for a rank's
-  // own tokens are not sent.
+  // Items to send are numbered for all source ranks or, if kInTurn is true, for all other ranks, because rows
+  // for this rank's own tokens are not sent. count_sources() returns the number of these source ranks.
+  // find_source() returns the source rank with the given number.
   VERBENA_DEVICE uint32_t count_sources() const {
     return kInTurn && shape_.ranks > 1 ? shape_.ranks - 1 : shape_.ranks;
   }
@@ -233,7 +237,7 @@ class MoeCombineKernel {
       const uint32_t slot = has_slots_of_ranks() ? find_slot(area_.me()) : find_lowest_moe_bit(experts.which);
       const uint32_t end = items.end(item, row_packets_);
       const int64_t delta = area_.find_delta(adder.rank);
-      // All lanes take part in warp-wide operations.
+      // All lanes run the same iterations, because the body contains warp-wide operations.
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         if constexpr (kOrder == MoeOrder::kExact) {
@@ -285,8 +289,8 @@ class MoeCombineKernel {
     return {token,  place, uint64_t{source} * shape_.max_tokens + own_number,          experts_.find_rank(id),
             weight, ranks, kIsExact ? ballot(kFullWarp, id >= 0) : ranks & shape_.near};
   }
-  // Receives the rows for this rank's tokens. If kInTurn is true, also sends the items `next` to
-  // `end_sent` - 1, in turn with receiving.
+  // Receives the rows for this rank's tokens. If kInTurn is true, alternates between receiving and sending
+  // the items `next` to `end_sent` - 1.
   VERBENA_DEVICE void receive_rows(const MoeItems& sent, uint32_t next, uint32_t end_sent, uint32_t count) {
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
     for (uint32_t item = items.first;; item += items.step) {
@@ -298,7 +302,7 @@ class MoeCombineKernel {
       const uint32_t end = items.end(item, row_packets_);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         Sum sums[kAtOnce] = {};
-        // Same as add_rows(), which is not called here because its result would cost registers.
+        // This loop does the same as add_rows(). A call of add_rows() would need more registers.
         bool is_first = true;
         for (uint32_t left = token.addends; left != 0;) {
           const uint32_t some = take_some(left);
@@ -355,8 +359,8 @@ class MoeCombineKernel {
     return true;
   }
   // Adds this host's rows for the counterparts' tokens, and sends the sums to the counterparts. Each block
-  // handles one chunk at a time. Then receives the first chunk from each counterpart, which every call sends
-  // (layout.cuh).
+  // handles one chunk at a time. Finally, the function receives the first chunk from each counterpart; every
+  // call sends this chunk (layout.cuh).
   // @return false in all threads of the block if a wait has failed
   VERBENA_DEVICE bool relay() {
     for (uint32_t chunk = block_index(); chunk < shape_.chunks(); chunk += blocks_per_grid())
@@ -408,7 +412,7 @@ class MoeCombineKernel {
                 uint64_t{call_.row_bytes} * static_cast<uint32_t>(__builtin_popcount(bits)));
     return true;
   }
-  // Removes the lowest kAddends bits from `left` and returns them.
+  // Removes the lowest kAddends set bits from `left` and returns them.
   VERBENA_DEVICE static uint32_t take_some(uint32_t& left) {
     const uint32_t all = left;
     VERBENA_UNROLL

@@ -18,7 +18,8 @@ namespace verbena::device {
 // @tparam Rows  MoeRowBytes or MoeRowCast
 // @tparam kIsGrouped  true if rows are grouped by expert
 // @tparam Far         MoeOneHost, or MoeFarHosts if the ranks are on several hosts
-// @tparam kInTurn     true to send and receive in turn (routing.cuh), in a call on one host with all phases
+// @tparam kInTurn     true if the kernel alternates between sending and receiving (routing.cuh). Such a call
+//                     must be on one host and have all phases
 template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost, bool kInTurn = false>
 class MoeDispatchKernel : MoeRows<Rows> {
  public:
@@ -83,7 +84,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   static constexpr uint32_t kIdsAtOnce = 8;  // ids of a token that a thread loads at a time
 
   VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
-  // Return whether this kernel receives ids and weights, and whether it receives rows and scales.
+  // has_ids() returns true if this kernel receives ids and weights. has_rows() returns true if this kernel
+  // receives rows and scales.
   VERBENA_DEVICE bool has_ids() const { return !kIsGrouped || is_in(kMoeReceive); }
   VERBENA_DEVICE bool has_rows() const { return !kIsGrouped || is_in(kMoePlace); }
 
@@ -105,8 +107,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
-  // Returns a bit for each rank that has experts of the thread's token. Loads some ids twice in order to
-  // avoid a branch.
+  // Returns a bit for each rank that has experts of the thread's token. The function loads some ids twice in
+  // order to avoid a branch.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t token) const {
     uint32_t ranks = 0;
     const uint32_t last = shape_.top_k - 1;
@@ -120,8 +122,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return ranks;
   }
-  // All threads of a block must call it. A warp handles 32 tokens at a time. An entry is the result of a
-  // ballot, and one lane sends it.
+  // Sends the header to all ranks of this host. All threads of a block must call it. A warp handles 32 tokens
+  // at a time. Each entry is the result of a ballot, and one lane sends the entry.
   VERBENA_DEVICE void send_header() const {
     char* const header = area_.find(shape_.find_header(area_.epoch(), area_.me())).data;
     for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
@@ -138,9 +140,10 @@ class MoeDispatchKernel : MoeRows<Rows> {
         area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
     }
   }
-  // Sends empty entries for a source rank: either one token's entries or the counts, unless this call sends
-  // these entries anyway. All threads of a block must call it. Successive dispatches rotate through the
-  // entries, so that no entry keeps its tag until a later call has the same tag.
+  // Overwrites old entries of a source rank with empty entries: in each call either the entries of one token,
+  // or the entries with counts. Does nothing if this call sends these entries anyway. Successive dispatches
+  // rotate through all entries, so that no entry keeps its tag until a later call has the same tag. All
+  // threads of a block must call it.
   VERBENA_DEVICE void renew_entries(uint32_t source, uint32_t tokens) const {
     const uint32_t token = static_cast<uint32_t>(area_.epoch() / kMoeCopies) % (shape_.max_tokens + 1);
     const bool are_counts = token == shape_.max_tokens;
@@ -153,8 +156,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
       for (uint32_t i = thread_index(); i < entries && shape_.is_near(rank); i += threads_per_block())
         area_.send_entry(area_.find(packet).data + i * kMoeEntryBytes, {}, rank);
   }
-  // Decides which rank the error names after a wait for a header has failed. The error names the relay if the
-  // source rank is on another host and the header of its relay has not arrived either.
+  // Decides which rank the error names after a wait for a header has failed. If the source rank is on another
+  // host, a relay on this host forwards the header. The error names this relay if the relay's own header has
+  // not arrived either.
   VERBENA_DEVICE void blame_for_header(uint32_t source) {
     if constexpr (kSpansHosts) {
       const uint32_t relay = far_.find_relay(source);
@@ -197,7 +201,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   }
 
   // The tail of a row contains its scales, followed by its experts and their weights, with two experts per
-  // packet. A cast sends the scales together with the elements instead.
+  // packet. In a cast, the scales are sent together with the elements and not in the tail.
   VERBENA_DEVICE uint32_t tail_packets() const { return scale_packets_ + shape_.pair_packets(); }
   VERBENA_DEVICE uint32_t first_of_tail() const { return Rows::kHasScales ? scale_packets_ : 0; }
   VERBENA_DEVICE Data load_tail(uint32_t token, uint32_t index) const {
@@ -218,21 +222,21 @@ class MoeDispatchKernel : MoeRows<Rows> {
     store_one(k + 1, data.z, data.w);
   }
   VERBENA_DEVICE MoeItems find_sent_items() const {
-    // The block that sends the header starts with rows later than the other blocks. It therefore sends rows
-    // only if the other blocks would otherwise need another round.
+    // The block that sends the header starts to send rows later than the other blocks. Therefore it sends
+    // rows only if the warps of the other blocks cannot send all rows in one round.
     const uint32_t others = blocks_per_grid() - 1, warps = threads_per_block() / kWarpLanes;
     const bool are_enough = (call_.tokens << call_.parts.send_bits) <= others * warps;
     return {1, row_packets_, call_.parts.send_bits, are_enough ? others : others + 1};
   }
-  // Sends this rank's rows to the ranks of this host: the warp's items from `item` to `end` - 1. The warp
-  // that sends the last part of a row also sends the row's tail.
+  // Sends this rank's rows to the ranks of this host: the warp's items from `item` to `end_item` - 1. The
+  // warp that sends the last part of a row also sends the row's tail.
   VERBENA_DEVICE void send_rows(const MoeItems& items, uint32_t& item, uint32_t end_item) const {
     for (; item < end_item; item += items.step) {
       const uint32_t token = items.token(item);
       const MoePlace mine = area_.find(shape_.find_row(area_.epoch(), area_.me(), token));
       const int32_t id = lane() < shape_.top_k ? ids_.load(token, lane()) : -1;
-      // Called only after the loads of the row have been issued, because the ids and the failure word are not
-      // needed earlier.
+      // This function is called only after the loads of the row have been issued, because the ids and the
+      // failure word are not needed earlier.
       const auto find_peers = [&] {
         // FAULT(dead_ranks_get_rows)
         const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;
@@ -303,7 +307,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
   }
   VERBENA_DEVICE uint32_t far_row_bytes() const { return (row_packets_ + tail_packets()) * Packet::kBytes; }
-  // Writes a row and its tail into the chunks for some hosts. All lanes of a warp must call it.
+  // Writes a row and its tail into the chunks for the hosts whose bits are set in `hosts`. All lanes of a
+  // warp must call it.
   // @param find  find(host) returns the address of the row
   template <typename Find>
   VERBENA_DEVICE void copy_to_hosts(uint32_t token, uint32_t hosts, const Find& find) const {
@@ -379,8 +384,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   VERBENA_DEVICE uint32_t find_in_chunk(uint32_t token) const {
     return token & ((1U << shape_.chunk_bits) - 1);
   }
-  // The following functions relay the parts of a counterpart's message. They return false in all lanes if a
-  // wait has failed.
+  // The following functions relay the parts of a counterpart's message. The functions return false in all
+  // lanes if a wait has failed.
   VERBENA_DEVICE bool relay_header(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     char* const entries = area_.find(shape_.find_header(area_.epoch(), source)).data;
@@ -403,7 +408,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return true;
   }
-  // The warp that sends the last part of a row also sends the row's tail.
+  // Relays the rows. The warp that sends the last part of a row also sends the row's tail.
   VERBENA_DEVICE bool relay_rows(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
     const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
@@ -453,7 +458,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     });
     return !area_.has_trouble();
   }
-  // All threads of all blocks must call it.
+  // Relays the entries of a dispatch that groups rows by expert. All threads of all blocks must call it.
   VERBENA_DEVICE void relay_places(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host), last = blocks_per_grid() - 1;
     const bool is_last_but_one = block_index() + 1 == last || last == 0;
@@ -461,7 +466,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     placement_.send_places(area_, ids, source, tokens);
   }
 
-  // The scales of grouped rows are received together with the rows.
+  // The scales of grouped rows are received together with the rows, so the tail that remains to be received
+  // starts after the scales.
   VERBENA_DEVICE uint32_t first_received(uint32_t first) const { return kIsGrouped ? scale_packets_ : first; }
   VERBENA_DEVICE void copy_tail(uint32_t token, uint64_t row) const {
     for (uint32_t index = first_received(first_of_tail()) + lane(); index < tail_packets();
@@ -476,8 +482,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return true;
   }
-  // Receives the rows. If kInTurn is true, also sends the items `next` to `end_sent` - 1, in turn with
-  // receiving.
+  // Receives the rows. If kInTurn is true, alternates between receiving and sending the items `next` to
+  // `end_sent` - 1.
   VERBENA_DEVICE void receive_rows(const MoeItems& sent, uint32_t next, uint32_t end_sent) {
     const MoeItems items(shape_.ranks, row_packets_, call_.parts.receive_bits, blocks_per_grid());
     const uint32_t words = shape_.mask_words();
@@ -532,8 +538,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if (begin == 0 && have_come) places.write(row);
     return have_come && !area_.has_trouble();
   }
-  // Receives the scales of a grouped row. In a cast, this is not called for this rank's own rows, whose
-  // scales are already stored with the elements.
+  // Receives the scales of a grouped row. In a cast, this function is not called for this rank's own rows,
+  // because their scales have been stored with the elements.
   template <typename ForEachRow>
   VERBENA_DEVICE bool receive_scales(const MoePlace& from, uint32_t source, uint32_t token,
                                      const ForEachRow& for_each_row) {
@@ -554,8 +560,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   }
 
   // The following functions write those parts of the handle that do not come from received rows. The work is
-  // divided among the threads of the grid, beginning with the last thread, because the first threads have
-  // rows to handle.
+  // divided among the threads of the grid, beginning with the last thread, because the first threads also
+  // handle rows.
   template <typename Write>
   VERBENA_DEVICE void for_each(uint32_t count, const Write& write) const {
     const uint32_t threads = blocks_per_grid() * threads_per_block();
@@ -574,7 +580,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
     });
   }
   // is_relayed() returns true if `rank` is this rank or one of its counterparts. In a combine, this rank adds
-  // the rows of their tokens. find_place() returns the rank's index h in the handle's tensors.
+  // the rows for the tokens of these ranks. find_place() returns the rank's index h in the handle's tensors
+  // (MoeHandleLayout).
   VERBENA_DEVICE bool is_relayed(uint32_t rank) const {
     if constexpr (kSpansHosts) return far_.find_index(rank) == far_.index();
     return rank == area_.me();
@@ -583,7 +590,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     if constexpr (kSpansHosts) return far_.find_place(far_.find_host(rank));
     return 0;
   }
-  // Writes counts, the stamp and own_numbers, and marks the rows after the last received row.
+  // Writes `counts`, `stamp` and `own_numbers` to the handle, and marks the rows after the last received row.
   VERBENA_DEVICE void write_received() const {
     const uint32_t words = shape_.mask_words();
     for_each(shape_.ranks * shape_.max_tokens, [&](uint32_t row) {

@@ -26,7 +26,7 @@ struct MoeFinalize {
   uint64_t shared_stride;
 };
 
-// The rows of x, as the input of all_reduce_norm().
+// The rows of x, as the input of all_reduce_norm(). The functions are those of StoredRows.
 template <typename T>
 class FinalizedRows {
  public:

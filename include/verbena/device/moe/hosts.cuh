@@ -8,14 +8,14 @@
 
 namespace verbena::device {
 
-// Takes the place of MoeFarHosts in an exchange within one host.
+// Replaces MoeFarHosts in an exchange within one host.
 struct MoeOneHost {
   static constexpr bool kSpansHosts = false;
 };
 
 // The first packet of a chunk.
 struct MoeChunkHeader {
-  uint32_t bits;    // bit t is set if the chunk has a row for its token t; rows are in the order of bits
+  uint32_t bits;    // bit t is set if the chunk has a row for its token t; rows are in the order of tokens
   uint32_t tokens;  // in a dispatch, number of the source rank's tokens in this call
 
   VERBENA_DEVICE bool has(uint32_t token) const { return (bits >> token & 1) != 0; }
@@ -37,7 +37,7 @@ class MoeFarHosts {
   VERBENA_DEVICE uint32_t count() const { return shape_.hosts; }
   VERBENA_DEVICE uint32_t mine() const { return hosts_.mine; }
   VERBENA_DEVICE uint32_t index() const { return hosts_.index; }
-  // Returns a bit for each rank of a host.
+  // Returns a mask with a bit for each rank of a host.
   VERBENA_DEVICE uint32_t find_ranks(uint32_t host) const { return hosts_.ranks[host]; }
   VERBENA_DEVICE uint32_t find_member(uint32_t host, uint32_t index) const {
     uint32_t ranks = hosts_.ranks[host];
@@ -58,17 +58,17 @@ class MoeFarHosts {
   VERBENA_DEVICE uint32_t find_relay(uint32_t source) const {
     return shape_.is_near(source) ? source : find_member(hosts_.mine, find_index(source));
   }
-  // Returns true if `host` is another host, and this rank's counterpart on it takes part in calls.
+  // Returns true if `host` is another host, and this rank's counterpart on `host` takes part in calls.
   VERBENA_DEVICE bool is_far(uint32_t host) const {
     return host != hosts_.mine && shape_.is_living(find_counterpart(host));  // FAULT(left_out_hosts_get_rows)
   }
-  // Returns the index of a host in handles and in combined rows: 0 for this rank's own host, and 1 + far for
-  // all other hosts.
+  // Returns the index of a host in handles and in combined rows: 0 for this rank's own host, and 1 +
+  // count_far() for another host.
   VERBENA_DEVICE uint32_t find_place(uint32_t host) const {
     return host == hosts_.mine ? 0 : 1 + count_far(hosts_.mine, host);
   }
 
-  // Returns the slot of a row that this rank adds for its counterpart on a host.
+  // Returns the slot in which this rank receives a row that it adds for its counterpart on another host.
   // @param place  find_place() of the host, not 0
   VERBENA_DEVICE MoePlace find_relay_row(uint64_t epoch, uint32_t place, uint32_t token,
                                          uint32_t slot) const {
@@ -91,7 +91,7 @@ class MoeFarHosts {
   // Sends a chunk with rows_bytes bytes of rows to the counterpart on a host. One thread makes the call,
   // after a barrier of the block.
   VERBENA_DEVICE void send(MoeArea& area, uint32_t host, uint32_t chunk, uint64_t rows_bytes) const {
-    const uint32_t far = count_far(host, hosts_.mine);  // this host's number on the counterpart
+    const uint32_t far = count_far(host, hosts_.mine);  // index of this host on the counterpart
     const uint64_t epoch = area.epoch();
     area.put(find_sent(epoch, host, chunk), base_ + shape_.find_chunk(epoch, kind_, false, far, chunk),
              kHeaderBytes + rows_bytes,
@@ -113,7 +113,7 @@ class MoeFarHosts {
   }
 
  private:
-  // Returns the number of a host among all hosts except `owner`.
+  // Returns the index of a host among all hosts except `owner`.
   VERBENA_DEVICE static uint32_t count_far(uint32_t owner, uint32_t host) {
     return host < owner ? host : host - 1;
   }
@@ -124,11 +124,11 @@ class MoeFarHosts {
   const MoeKind kind_;
 };
 
-// The ids of a counterpart's tokens. Tokens without a row have ids of -1. A token's chunk must have arrived
-// before its ids are loaded.
+// The expert ids of a counterpart's tokens. Tokens without a row have the id -1. A token's chunk must have
+// arrived before the token's ids are loaded.
 class MoeFarIds {
  public:
-  // @param id_bytes  offset of the ids in a row of row_bytes
+  // @param id_bytes  offset of the ids in a row of row_bytes bytes
   VERBENA_DEVICE MoeFarIds(const MoeFarHosts& far, const MoeShape& shape, uint64_t epoch, uint32_t host,
                            uint32_t row_bytes, uint32_t id_bytes)
       : far_(far), shape_(shape), epoch_(epoch), host_(host), row_bytes_(row_bytes), id_bytes_(id_bytes) {}

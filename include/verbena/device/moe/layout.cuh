@@ -1,56 +1,59 @@
-// Computes the offsets of a mixture-of-experts exchange's data in the workspace, which peers write, and in
-// the handle, which a dispatch writes for its combine. The functions do only arithmetic on the exchange's
-// shape, so the host and the kernels get the same offsets.
+// Computes where a mixture-of-experts exchange stores its data: in the workspace, which peers write, and in
+// the handle, which a dispatch writes for its combine. The functions do only arithmetic on the shape of the
+// exchange, so the host and the kernels get the same offsets.
 //
 // The source rank and the token of a row determine the row's slot, so a sender need not allocate slots, and
-// needs neither atomics nor barriers. The header has a bit for each token of the source rank, from which the
-// receiver learns which slots this call uses. A header entry contains the number of its call. Therefore all
-// blocks of the receiver can read the same entries, and no block has to empty them.
+// needs neither atomics nor barriers. The source rank also sends a header, which has a bit for each of its
+// tokens. From these bits the receiver learns which slots the call uses. A header entry contains the number
+// of its call. Therefore all blocks of the receiver can read the same entries, and no block has to empty
+// them.
 //
 // A call needs no barrier, for the following reason. Call k of a kind (dispatch or combine) uses copy k
 // modulo kMoeCopies of the workspace. Three rules hold:
 //   a. The kernels of an exchange run one after the other on each rank. When a kernel ends, all its stores
 //   have arrived, both at the peers and in the rank's own memory.
 //   b. In each call, each rank receives at least the header from every other rank. A rank sends its own
-//   headers in the call's first kernel. It ends the call in the call's last kernel, once it has received
+//   headers in the call's first kernel. A rank ends the call in the call's last kernel, once it has received
 //   every packet that was sent to it and has emptied the packet's slot.
 //   c. A rank begins to send call k of a kind after it has ended call k-1 of that kind.
 // Suppose that rank p sends packets of call k to rank q. By rule c, p has ended call k-1, so by rule b, p has
 // received q's header of call k-1. By rule c, q sent this header after q had ended call k-2. By rule b, q had
 // then received every packet of call k-2, and by rule a, the slots of these packets were empty. So p's packet
-// arrives in an empty slot. Because q polls a slot of copy k modulo kMoeCopies only in call k, q does not
-// receive packets of any other call.
+// arrives in an empty slot. After call k-2, call k is the next call in which q polls this slot. So q receives
+// the packet in call k.
 //
-// The receiver accepts a header entry or a note only if it contains the number of the current call. By the
-// same rules, q has ended call k-2, and so has read the entries of call k-2, before p overwrites them. Every
-// call writes the entries of the header. Other entries are sent only by dispatches that group rows by expert,
-// and only for the tokens that the rank has. Each of these entries is written at least once in kMoeCopies *
-// (max_tokens + 1) calls (dispatch.cuh), long before a tag is used again.
+// The receiver accepts a header entry or a note only if the entry or the note contains the number of the
+// current call. By the same rules, q has ended call k-2, and so has read the entries of call k-2, before p
+// overwrites them. Every call writes all entries of the header. The other entries (place.cuh) are needed only
+// by dispatches that group rows by expert, and only for the tokens that the rank has. Still, each of these
+// entries is written at least once in kMoeCopies * (max_tokens + 1) calls (renew_entries() in dispatch.cuh),
+// so the old tag in an entry is overwritten long before a call has the same tag.
 //
-// A mask excludes ranks from calls. The ranks of the mask are the living ranks. All of them have the same
-// mask in a call, so rules a to c hold among the living ranks. An excluded rank has counted fewer calls than
-// the living ranks, so it can take part again only after a reset.
+// A mask can exclude ranks from calls. The ranks in the mask are called the living ranks. All living ranks
+// use the same mask in a call, so rules a to c hold among the living ranks. An excluded rank has counted
+// fewer calls than the living ranks, so it can take part again only after a reset.
 //
 // No rank waits forever: sending does not wait for anything, so the packets of call k arrive once all ranks
-// have begun call k. Dispatches and combines need not alternate, because each kind has its own copies.
+// have begun call k. Dispatches and combines need not alternate, because each kind has separate copies.
 // Combines have headers only because several combines may follow each other without a dispatch between them.
-// Phases and ranks may have different grids. After a failure no kernel sends or receives, because the ranks
-// may have counted different numbers of calls. A reset clears the slots, notes and call numbers of all ranks,
-// after the kernels of all ranks have ended. tests/device/moe/turns_test.cc explores these rules.
+// Different phases and different ranks may use different grids. After a failure no kernel sends or receives,
+// because the ranks may have counted different numbers of calls. A reset clears the slots, notes and call
+// numbers of all ranks, after the kernels of all ranks have ended. tests/device/moe/turns_test.cc explores
+// these rules.
 //
-// Several hosts (hosts.cuh). The counterparts of a rank are the ranks with the same index on the other hosts.
-// A rank sends a token's row once to each other host, namely to its counterpart on that host. The counterpart
-// relays the row to the ranks of its host: it sends the header and the packets in place of the source rank.
-// In a combine, the relay receives the rows from the ranks of its host, adds them and sends one row back. So
-// each slot still has a single sender. Rules a to c hold within a host, because each rank sends its own
-// header to every other rank of its host.
+// Exchanges between several hosts (hosts.cuh): the counterparts of a rank are the ranks with the same index
+// on the other hosts. A rank sends a token's row only once to each other host that needs the row, namely to
+// its counterpart on that host. The counterpart relays the row to the ranks of its host: it sends the header
+// and the packets in place of the source rank. In a combine, the counterpart receives the rows from the ranks
+// of its host, adds them and sends one row back. So each slot still has a single sender. Rules a to c hold
+// within a host, because each rank sends its own header to every other rank of its host.
 //
 // Counterparts p and q exchange chunks of rows in copy k modulo kMoeCopies. Each chunk is followed by a word
 // that contains the call's number k, which counts all calls since a reset. Only this word shows that a chunk
 // has arrived, because a NIC may write a chunk again until it writes the word. Rank p begins call k after it
 // has ended call k-1, and so after it has received q's first chunk of call k-1. Rank q sent that chunk after
-// it had ended call k-2, so q has already read the chunks of call k-2, and p may overwrite them. Because
-// these chunks have arrived, p may also overwrite the memory from which its NIC sent them.
+// it had ended call k-2, so q has already read the chunks of call k-2, and p may overwrite them. The chunks
+// that p sent in call k-2 have thus arrived, so p may also overwrite the memory from which its NIC sent them.
 #ifndef VERBENA_DEVICE_MOE_LAYOUT_CUH
 #define VERBENA_DEVICE_MOE_LAYOUT_CUH
 
@@ -62,11 +65,11 @@ namespace verbena::device {
 inline constexpr uint32_t kMoeMaxRanks = 32, kMoeMaxTokens = 4096, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
 inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine have separate counters
 inline constexpr uint32_t kMoeMaskBits = 32;                   // number of tokens in a word of a mask
-// Total size of all ranks' masks, which a block keeps in shared memory.
+// Total size of all ranks' masks in words. A block keeps these masks in shared memory.
 inline constexpr uint32_t kMoeMaxMaskWords = 16 * kMoeMaxTokens / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
 // Max experts per rank if rows are grouped by expert, and max alignment of a group in rows. With these
-// limits, a place in the output has fewer than 32 bits.
+// limits, the index of a row in the output has fewer than 32 bits.
 inline constexpr uint32_t kMoeMaxGroups = 1024, kMoeMaxAlignment = 1U << 16;
 inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // see Packet (packet.cuh)
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // size of an entry of a header
@@ -114,13 +117,13 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
   }
-  // A packet contains two entries.
+  // A packet of a header contains two entries.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
     return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
   }
-  // Dispatches that group rows by expert send additional entries (place.cuh). count_entries() counts the
-  // entries that a rank sends to each other rank. In addition, each token has one entry for each of its top_k
-  // ids.
+  // Dispatches that group rows by expert send additional entries (place.cuh). count_entries() returns how
+  // many entries with numbers of rows a rank sends to each other rank. place_packets() returns the number of
+  // packets for the entries of a token, which has one entry for each of its top_k ids.
   VERBENA_HOST_DEVICE constexpr uint32_t count_entries() const {
     return local_experts > kMoeMaxGroups ? 0 : moe_divide_up(local_experts, kMoeCountsOfEntry);
   }
@@ -134,14 +137,15 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
     return uint64_t{ranks} * header_packets();
   }
-  // The following functions count the packets of a copy.
+  // The following functions count the packets of one copy of the workspace.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
     return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
     return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
   }
-  // Counts the packets for the entries of grouped dispatches. They are stored after all other packets.
+  // Counts the packets for the entries of dispatches that group rows by expert. These packets are stored
+  // after all other packets.
   VERBENA_HOST_DEVICE constexpr uint64_t entry_packets() const {
     return uint64_t{ranks} * (count_packets() + uint64_t{max_tokens} * place_packets());
   }
@@ -168,7 +172,8 @@ struct MoeShape {
     return align((1 + (row << chunk_bits)) * kMoePacketBytes);
   }
   VERBENA_HOST_DEVICE constexpr uint64_t count_far_chunks() const { return uint64_t{hosts - 1} * chunks(); }
-  // Returns the size of the sent chunks, the received chunks, and the words of the received chunks.
+  // Returns the total size in bytes of the sent chunks, the received chunks, and the words of the received
+  // chunks.
   VERBENA_HOST_DEVICE constexpr uint64_t copy_bytes(MoeKind kind) const {
     return count_far_chunks() * 2 * chunk_bytes(kind) + align(count_far_chunks() * sizeof(uint64_t));
   }
@@ -235,7 +240,7 @@ struct MoeHosts {
 
 // Offsets of a handle's tensors, in bytes, below 2^27. The indices have the following ranges: r is a rank; t
 // is less than max_tokens; k is less than top_k; e is an expert of this rank; h is 0 for this rank itself,
-// and 1 + far for its counterparts on other hosts.
+// and 1 + i for its counterpart on the i-th other host.
 struct MoeHandleLayout {
   uint32_t counts;         // int32[r]: number of rows received from rank r
   uint32_t expert_counts;  // int32[e]: number of rows of expert e; only for kExpert and kRagged
@@ -246,8 +251,8 @@ struct MoeHandleLayout {
   uint32_t places;         // int32[r][t][k]: output row for the id, or -1; only for kExpert and kRagged
   uint32_t own_ids;        // int32[h][t][k]: ids of the rank's tokens; -1: no expert
   uint32_t own_weights;    // float[t][k]: weights of this rank's tokens
-  uint32_t own_numbers;    // int32[h][t]: number of the token's row to this rank; -1: no row
-  uint32_t stamp;          // uint32[3]: make_moe_stamp(), the tokens of this rank, the grouping
+  uint32_t own_numbers;    // int32[h][t]: index of the token's row among the rows from h; -1: no row
+  uint32_t stamp;          // uint32[3]: make_moe_stamp(), number of this rank's tokens, the grouping
   uint32_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
@@ -276,7 +281,7 @@ struct MoeHandleLayout {
   }
 };
 
-// Returns the stamp of the handles that dispatches of this shape, with the same living ranks, have written.
+// Returns the stamp that a dispatch with this shape and these living ranks writes to its handle.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   uint32_t stamp = 0x6d6f6531U;
   for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.hosts})
@@ -284,8 +289,9 @@ VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   return stamp ^ shape.living;
 }
 
-// The rows of a call are divided among the warps of a grid by splitting each row into 2^bits parts. The
-// numbers affect speed only, and may differ between ranks and phases.
+// To divide the rows of a call among the warps of a grid, each row is split into 2^send_bits parts for
+// sending and into 2^receive_bits parts for receiving. These numbers affect only the speed, and may differ
+// between ranks and phases.
 struct MoeParts {
   uint32_t send_bits, receive_bits;
 };
@@ -299,10 +305,10 @@ inline constexpr uint32_t kMoeSend = 1, kMoeReceive = 2, kMoePlace = 4;
 enum class MoeGrouping : uint32_t {
   kRank = 0,    // [ranks][max_tokens]: each received row once
   kExpert = 1,  // [local experts][ranks * max_tokens]: each received row once for each of its experts
-  kRagged = 2,  // the groups of kExpert one after the other, each at a multiple of `alignment`
+  kRagged = 2,  // the groups of kExpert one after the other, each at a multiple of `alignment` rows
 };
 
-// How the scales of a cast are rounded and stored.
+// How the scales of a cast to e4m3 (MoeRowCast) are rounded and stored.
 enum class MoeScales : uint32_t {
   kFloats = 0,
   kPowers = 1,     // rounded up to powers of two
@@ -328,15 +334,17 @@ struct MoeDispatch {
   uint32_t phases;        // bits kMoeSend, kMoeReceive, kMoePlace
   MoeParts parts;
   MoeHandleLayout layout;
-  // Only for a cast. In a cast, row_bytes and scale_bytes are the sizes of the data in the packets.
+  // The next three members have an effect only in a cast to e4m3 (MoeRowCast). In a cast, row_bytes and
+  // scale_bytes are the sizes of the data in the packets.
   MoeScales scale_format;
   uint32_t output_scale_bytes;  // size of a row's scales in the output
   uint32_t column_rows;         // if not 0, output_scales has columns of this many words of 4 bytes
   MoeGrouping grouping;
   uint32_t output_rows;  // total number of rows of the output
   uint32_t alignment;    // for kRagged: alignment of groups, in rows
-  // Both are for kExpert and kRagged, and have output_rows elements, which are -1 for rows without a token.
-  // Null if the caller does not need them.
+  // row_sources and row_experts are written if `grouping` is kExpert or kRagged. Both have output_rows
+  // elements; an element is -1 if its row has no token. A pointer is null if the caller does not need the
+  // array.
   int32_t* row_sources;  // index [r][t] of the row in the handle's tensors
   int32_t* row_experts;  // the local expert
 };
@@ -344,8 +352,8 @@ struct MoeDispatch {
 // How a combine adds rows. The values are the same as in verbena_moe_order (verbena/moe.h).
 enum class MoeOrder : uint32_t {
   kRows = 0,     // a rank has one row per token, which is already a sum; weights are ignored
-  kReduced = 1,  // a rank has one row per expert and token, and adds them up before it sends the sum
-  kExact = 2,    // a rank has one row per expert and token; the token's rank adds them
+  kReduced = 1,  // a rank has one row per expert and token; it sends one sum per token
+  kExact = 2,    // a rank has one row per expert and token; the token's rank adds these rows
 };
 
 // Arguments of a combine.

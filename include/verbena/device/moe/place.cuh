@@ -1,13 +1,13 @@
 // Computes where each row of a dispatch is stored if rows are grouped by expert. Rows are ordered by expert,
-// then by source rank, then by token. The place of a row is the sum of three numbers: the first place of its
-// expert's group, the number of rows for this expert from lower source ranks, and the index of the row among
-// the rows for this expert from its own source rank.
+// then by source rank, then by token. The place of a row is its index in the output. The place is the sum of
+// three numbers: the first place of the group of its expert, the number of rows for this expert from lower
+// source ranks, and the index of the row among the rows for this expert from its own source rank.
 //
-// A source rank knows the expert ids of all its tokens, so the source rank computes the third number. It
-// sends the third number in one entry for each expert of each token. For each expert it also sends one entry
-// with the number of its rows for this expert. From these entries each block of the receiver computes the
-// places of its rows. So a block does not wait for other blocks, and it can store a row as soon as the row
-// arrives, in the same kernel.
+// A source rank knows the expert ids of all its tokens, so the source rank computes the third number. The
+// source rank sends the third number in one entry for each expert of each token. For each expert, the source
+// rank also sends the number of its rows for this expert. From these numbers, each block of the receiver
+// computes the places of the rows that the block stores. So a block does not wait for other blocks, and it
+// can store a row as soon as the row arrives, in the same kernel.
 //
 // If the same expert appears twice in the ids of a token, the expert has only one row for the token. Every
 // run gives the same bits, because atomic additions are used only for counters.
@@ -24,22 +24,23 @@ struct MoeGroups {
   static constexpr uint32_t kPairs = 512;  // pairs in a tile
   static_assert(kPairs >= kMoeMaxTopK);
 
-  // While sending: for each expert, the number of rows of the tokens before the current tile. After
-  // receiving: [rank][local expert], the number of rows that lower ranks send to the expert.
+  // During sending, counts[expert] is the number of rows for the expert from tokens before the current tile.
+  // After receiving, counts[] has the indices [rank][local expert], and contains the number of rows that
+  // lower ranks send to the expert.
   uint32_t counts[kMoeMaxExperts];
   uint32_t totals[kMoeMaxGroups], begins[kMoeMaxGroups];  // number of rows and first place, for each local
                                                           // expert
   uint32_t end;                                           // the place after the last group
   // A pair is a token and one of its top_k ids. The arrays describe the pairs of a tile of tokens. experts[]
   // has the expert of each pair, or -1 if the pair names no expert or if an earlier pair of the token names
-  // the same expert. firsts[] has the first pair of the token that names the expert.
+  // the same expert. firsts[] has the index of the first pair of the token that names the same expert.
   int32_t experts[kPairs];
   uint32_t firsts[kPairs];
 };
 
 // An entry for an expert of a token. An entry is either empty, or contains the local expert and the number of
-// the row. If several entries of a token name the same expert, only the first one has kIsFirst, so that only
-// one lane stores the row.
+// the row. If several entries of a token name the same expert, only the first of these entries has kIsFirst,
+// so that only one lane stores the row.
 struct MoePlaceEntry {
   static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31, kIsFirst = 1U << 30;
   static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (30 - kNumberBits));
@@ -53,8 +54,9 @@ struct MoePlaceEntry {
   VERBENA_DEVICE static uint32_t number(uint32_t bits) { return bits & ((1U << kNumberBits) - 1); }
 };
 
-// This class has no reference to the MoeArea. Otherwise, the address of the object that contains both would
-// be needed, and the compiler would keep that object in memory instead of registers.
+// Sends the numbers of rows, and computes the places of received rows. The class has no reference to the
+// MoeArea. With such a reference, the compiler would need the address of the object that contains the MoeArea
+// and this class, and would keep this object in memory instead of registers.
 class MoePlacement {
  public:
   VERBENA_DEVICE MoePlacement(const MoeShape& shape, const MoeDispatch& call)
@@ -65,8 +67,8 @@ class MoePlacement {
         width_bits_(shape.top_k == 1 ? 0
                                      : kWarpLanes - static_cast<uint32_t>(__builtin_clz(shape.top_k - 1))) {}
 
-  // Sends one number for each expert to the rank of the expert, if that rank is on this host: how many rows
-  // the source rank has for the expert. All threads of one block must call it.
+  // For each expert on this host, sends the number of rows that the source rank has for the expert to the
+  // expert's rank. All threads of one block must call it.
   // @param ids     ids of the source rank's tokens: MoeIds or MoeFarIds
   template <typename Ids>
   VERBENA_DEVICE void send_counts(const MoeArea& area, const Ids& ids, uint32_t source,
@@ -90,9 +92,10 @@ class MoePlacement {
     }
     sync_block();
   }
-  // For each row of a source rank, sends the row's number among the rank's rows for the expert. All threads
-  // of all blocks must call it. The last two blocks do not take part, because they send headers and counts.
-  // The blocks handle the tokens in reverse order, because the first blocks also send the first rows.
+  // For each row of a source rank and each expert of the row, sends the index of the row among the source
+  // rank's rows for this expert. All threads of all blocks must call it. The last two blocks return at once,
+  // because they send headers and counts. The blocks handle the tokens in reverse order, because the first
+  // blocks also send the first rows.
   template <typename Ids>
   VERBENA_DEVICE void send_places(const MoeArea& area, const Ids& ids, uint32_t source,
                                   uint32_t tokens) const {
@@ -119,12 +122,13 @@ class MoePlacement {
       sync_block();
     }
   }
-  // Receives one number from every source rank for each expert of this rank: how many rows the source rank
-  // has for the expert. All threads of a block must call it.
+  // For each expert of this rank, receives from every source rank the number of rows that the source rank has
+  // for the expert. All threads of a block must call it.
   VERBENA_DEVICE void receive_counts(MoeArea& area) const {
     const uint32_t entries = shape_.count_entries(), chunks = moe_divide_up(entries, uint32_t{kWarpLanes});
     const uint32_t warps = threads_per_block() / kWarpLanes;
-    // The last warps begin, because the first warps also receive masks.
+    // The work is divided among the warps beginning with the last warp, because the first warps also receive
+    // headers.
     for (uint32_t item = warps - 1 - thread_index() / kWarpLanes; item < chunks * shape_.ranks;
          item += warps) {
       uint32_t rank = 0, chunk = item;
@@ -164,8 +168,8 @@ class MoePlacement {
     if (is_ragged) add_up_lengths();
     return groups_.end <= call_.output_rows;
   }
-  // Writes the sizes and beginnings of the groups, and marks the rows that have no token. Each block handles
-  // one expert at a time.
+  // Writes the sizes and first places of the groups to the handle, and marks the output rows that have no
+  // token. Each block handles one expert at a time.
   VERBENA_DEVICE void write_groups(const MoeMasks& masks) const {
     const MoeHandleLayout& layout = call_.layout;
     for (uint32_t expert = block_index(); expert < shape_.local_experts; expert += blocks_per_grid()) {
@@ -287,7 +291,7 @@ class MoePlacement {
       }
     }
   }
-  // Adds the rows of the tokens `begin` to `end` - 1 to the counts of their experts.
+  // For each expert, counts the rows of the tokens `begin` to `end` - 1.
   template <typename Ids>
   VERBENA_DEVICE void count(const Ids& ids, uint32_t begin, uint32_t end) const {
     for_each_id(ids, begin, end, [&](uint32_t, uint32_t k, int32_t expert, uint32_t first) {
@@ -304,7 +308,8 @@ class MoePlacement {
     });
     sync_block();
   }
-  // Sends a pair's entry to the rank of its expert, and an empty entry to all other ranks of this host.
+  // Sends a pair's entry to the rank of the pair's expert, and an empty entry to all other ranks of this
+  // host.
   VERBENA_DEVICE void send_pair(const MoeArea& area, uint32_t source, uint32_t token, uint32_t k,
                                 uint32_t pair, bool is_quiet) const {
     const uint32_t first = groups_.firsts[pair];  // the first pair of the token that names the expert
@@ -322,7 +327,8 @@ class MoePlacement {
     for (uint32_t rank = 0; rank < shape_.ranks && !is_quiet; ++rank)
       if (shape_.is_near(rank)) area.send_entry(mine, {rank == of_rank ? bits : 0, 0}, rank);
   }
-  // Adds up the lengths of the groups. Only the first warp does this, and each lane handles adjacent experts.
+  // Computes the first place of each group from the lengths of the groups. Only the first warp does this, and
+  // each lane handles adjacent experts.
   VERBENA_DEVICE void add_up_lengths() const {
     if (thread_index() < kWarpLanes) {
       const uint32_t share = moe_divide_up(shape_.local_experts, uint32_t{kWarpLanes});
@@ -356,7 +362,7 @@ class MoePlacement {
   const uint32_t width_bits_;  // 2^width_bits_ lanes handle the ids of a token
 };
 
-// Takes the place of MoePlacement in a dispatch that does not group rows. It needs no shared memory.
+// Replaces MoePlacement in a dispatch that does not group rows, and needs no shared memory.
 struct MoeNoPlacement {
   VERBENA_DEVICE MoeNoPlacement(const MoeShape&, const MoeDispatch&) {}
 };

@@ -23,7 +23,7 @@ VERBENA_DEVICE uint32_t add_up_moe_lanes(uint32_t sum, uint32_t lanes = kWarpLan
   return sum;
 }
 
-// Returns the block's T in shared memory.
+// Returns the block's object of type T in shared memory.
 template <typename T>
 VERBENA_DEVICE T& find_moe_shared() {
 #if VERBENA_EMULATED
@@ -35,7 +35,7 @@ VERBENA_DEVICE T& find_moe_shared() {
 #endif
 }
 
-// The rows that a dispatch sends to this rank. Each block learns them from the headers.
+// Says which rows a dispatch sends to this rank. Each block reads this from the headers.
 struct MoeMasks {
   uint32_t words[kMoeMaxMaskWords];   // [ranks][words_of_rank]
   uint32_t before[kMoeMaxMaskWords];  // number of bits that are set in the rank's earlier words
@@ -85,12 +85,12 @@ class MoeExperts {
 // Divides the rows of a call among the warps. An item is a part of a row, and one warp handles it. Adjacent
 // items belong to different blocks, so that even a few rows use all multiprocessors. The class avoids
 // divisions, because even a few divisions take a warp about a hundred cycles. Items are numbered token by
-// token. The number of items per token is the number of ranks, rounded up to a power of two. So the items of
-// the tokens that exist have the lowest numbers.
+// token, then rank by rank, then part by part. The number of ranks is rounded up to a power of two. So the
+// items of the tokens that exist have the lowest numbers.
 //
-// For a long batch, a kernel sends and receives items in turn, so that NVLink is not idle while the kernel
-// receives. Warps of different ranks do not wait for each other in a circle: before a warp waits for a token,
-// it has sent all its items of this token and of earlier tokens.
+// For a long batch, a kernel alternates between sending and receiving items, so that NVLink is not idle while
+// the kernel receives. Warps of different ranks do not wait for each other in a circle: before a warp waits
+// for a token, it has sent all its items of this token and of earlier tokens.
 struct MoeItems {
   uint32_t first, step;  // first item of this warp, and distance between its items
   uint32_t part_bits, rank_bits;

@@ -10,9 +10,10 @@
 
 namespace verbena::device {
 
-// Both classes have a function load(). All lanes of a warp must call load() together, for adjacent packets:
-// lane i loads packet 32 m + i of the row. `is_there` is false after the end of the row. If kHasScales is
-// true, every lane's `scales` receives packet m of the row's scales, which belongs to these 32 packets.
+// MoeRowBytes and MoeRowCast each have a function load(). All lanes of a warp must call load() together, for
+// adjacent packets: lane i loads packet 32 m + i of the row. `is_there` is false after the end of the row. If
+// kHasScales is true, every lane's `scales` receives packet m of the row's scales, which belongs to these 32
+// packets.
 struct MoeRowBytes {
   static constexpr bool kHasScales = false;
 
@@ -22,9 +23,10 @@ struct MoeRowBytes {
   }
 };
 
-// The value of an element is its e4m3 byte times the scale. The scale is the largest magnitude of 128
-// elements / 448, but at least 1e-4 / 448. If an element is NaN, its scale and all elements with this scale
-// become NaN. rms_norm.cuh quantises rows in the same way (kFloat8Block, kFloat8BlockPower).
+// Casts elements of type T to e4m3. The value of an element is its e4m3 number times the scale. The scale is
+// 1/448 of the largest magnitude of 128 elements, but at least 1e-4 / 448. If an element is NaN, its scale
+// and all elements with this scale become NaN. rms_norm.cuh quantises rows in the same way (kFloat8Block,
+// kFloat8BlockPower).
 template <typename T>
 struct MoeRowCast {
   static constexpr bool kHasScales = true;
@@ -78,7 +80,7 @@ struct MoeRowCast {
   }
 };
 
-// The ids of this rank's tokens.
+// The expert ids of this rank's tokens.
 class MoeIds {
  public:
   VERBENA_DEVICE MoeIds(const MoeShape& shape, const MoeDispatch& call) : call_(call), experts_(shape) {}
@@ -112,7 +114,8 @@ class MoeRows {
         row_packets_(call.row_bytes / Packet::kBytes),
         scale_packets_(moe_divide_up(call.scale_bytes, Packet::kBytes)) {}
 
-  // Loads packets of this rank's row of a token. All lanes of a warp must call it, with adjacent packets.
+  // Loads packets of the row of one of this rank's tokens. All lanes of a warp must call it, with adjacent
+  // packets.
   VERBENA_DEVICE void load_row(uint32_t token, uint32_t first, uint32_t end, Data (&data)[kAtOnce],
                                Data (&scales)[kAtOnce]) const {
     const auto* const row = static_cast<const char*>(call_.rows) + token * call_.row_stride;
@@ -136,9 +139,10 @@ class MoeRows {
     store_formed(row, index, data);
   }
 
-  // The following functions store the packets `begin` to `end` - 1 of a row in one or more rows of the
-  // output. If this rank casts its own row, copy_part() stores the scales, too. for_each_row(store) calls
-  // store(row) for each row of the output. All lanes of a warp must call the functions.
+  // copy_part() copies a row of this rank, and receive_part() receives a row. Both functions store the
+  // packets `begin` to `end` - 1 of the row in one or more rows of the output. In a cast, copy_part() also
+  // stores the scales. for_each_row(store) calls store(row) for each row of the output. All lanes of a warp
+  // must call the functions.
   template <typename ForEachRow>
   VERBENA_DEVICE void copy_part(uint32_t token, uint32_t begin, uint32_t end,
                                 const ForEachRow& for_each_row) const {
@@ -185,7 +189,7 @@ class MoeRows {
   VERBENA_DEVICE MessageBytes<char*> find_scales(const void* base, uint64_t row, uint64_t stride) const {
     return {static_cast<char*>(const_cast<void*>(base)) + row * stride, call_.scale_bytes};
   }
-  // Stores scales of a cast, as exponents or in columns if the call asks for this.
+  // Stores scales of a cast. If the call asks for this, stores the scales as exponents or in columns.
   VERBENA_DEVICE void store_formed(uint32_t row, uint32_t index, const Data& data) const {
     uint32_t words[4] = {data.x, data.y, data.z, data.w};
     const uint32_t scales = call_.scale_bytes / 4;

@@ -8,4 +8,4 @@ topk_idx_t = _verbena.topk_idx_t
 
 __all__ = ["Buffer", "Config", "ElasticBuffer", "EPHandle", "EventHandle", "EventOverlap", "topk_idx_t"]
 
-logging.getLogger("verbena").warning("deep_ep is Verbena's, from %s; remove this folder from PYTHONPATH to use DeepEP", __file__)
+logging.getLogger("verbena").warning("the module deep_ep is Verbena's: %s. To use DeepEP, remove as_deep_ep from PYTHONPATH", __file__)

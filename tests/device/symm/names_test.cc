@@ -16,14 +16,10 @@ class SymmNamesTest : public testing::TestWithParam<uint64_t> {
   // `kernel(rank)` on every rank, by blocks of `threads`.
   template <typename Kernel>
   void run(uint32_t blocks, uint32_t threads, const Kernel& kernel) {
-    emulator::World world(GetParam());
-    for (int32_t rank = 0; rank < kRanks; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), blocks, threads, [&, rank] {
-        write_table(fleet_, rank, [](int32_t) { return true; });
-        kernel(rank);
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    emulator::run_on_ranks(GetParam(), kRanks, blocks, threads, [&](int32_t rank) {
+      write_table(fleet_, rank, [](int32_t) { return true; });
+      kernel(rank);
+    });
   }
 
   Fleet fleet_{kRanks};

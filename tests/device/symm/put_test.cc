@@ -158,21 +158,17 @@ TEST(SymmPut, RefusesWhatIsNotSymmetric) {
 
 TEST(SymmPut, PeersUpdateAWordTogether) {
   Fleet fleet(4);
-  World world(5);
-  for (int32_t rank = 0; rank < 4; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-      auto* const word = fleet.data<uint64_t>(rank);
-      uint64_t before = 4 * 32;
-      require(device::symm_lsa_update<device::Operation::kAdd>(fleet.context(rank), word, 1, 2, &before) ==
-                      SymmStatus::kDone &&
-                  before < 4 * 32,
-              "add");
-      require_done(device::symm_lsa_update<device::Operation::kMax>(fleet.context(rank), word + 1,
-                                                                    uint64_t{device::thread_index()}, 2),
-                   "maximum");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(5, 4, 1, 32, [&](int32_t rank) {
+    auto* const word = fleet.data<uint64_t>(rank);
+    uint64_t before = 4 * 32;
+    require(device::symm_lsa_update<device::Operation::kAdd>(fleet.context(rank), word, 1, 2, &before) ==
+                    SymmStatus::kDone &&
+                before < 4 * 32,
+            "add");
+    require_done(device::symm_lsa_update<device::Operation::kMax>(fleet.context(rank), word + 1,
+                                                                  uint64_t{device::thread_index()}, 2),
+                 "maximum");
+  });
   EXPECT_EQ(fleet.data<uint64_t>(2)[0], 4U * 32U);
   EXPECT_EQ(fleet.data<uint64_t>(2)[1], 31U);
 }

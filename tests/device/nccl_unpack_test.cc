@@ -18,7 +18,6 @@ namespace {
 
 using device::ErrorCode;
 using device::ErrorWord;
-using emulator::World;
 using State = device::KernelState<2, 4, 32>;
 
 constexpr uint32_t kPeers = 4;
@@ -148,12 +147,7 @@ TEST(TraceTest, AnEntryWithATimeIsWhole) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     std::fill(std::begin(memory), std::end(memory), 0);
     auto* ring = new (memory) device::TraceRing{0, kEntries};
-    World world(seed);
-    world.add_grid(0, 4, 1, [&] {
-      const uint32_t block = device::block_index();
-      device::trace(ring, device::TraceEvent::kUser, 3, block, 100 + block);
-    });
-    world.add_host([&] {
+    const auto host = [&] {
       for (uint64_t i = 0; i < 4; ++i) {
         device::TraceEntry& entry = ring->slots()[i];
         while (std::atomic_ref<uint64_t>(entry.time_ns).load(std::memory_order_acquire) == 0)
@@ -161,8 +155,11 @@ TEST(TraceTest, AnEntryWithATimeIsWhole) {
         emulator::require(
             entry.group == 3 && entry.data[0] == entry.block && entry.data[1] == 100 + entry.block, "whole");
       }
+    };
+    emulator::run_beside(host, seed, 4, 1, [&] {
+      const uint32_t block = device::block_index();
+      device::trace(ring, device::TraceEvent::kUser, 3, block, 100 + block);
     });
-    EXPECT_EQ(world.run(), "");
     EXPECT_EQ(ring->tail, 4u);
   }
 }
@@ -174,12 +171,7 @@ TEST(TraceTest, AnEntryIsWholeWhileTheRingGoesRound) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     std::fill(std::begin(memory), std::end(memory), 0);
     auto* ring = new (memory) device::TraceRing{0, kEntries};
-    World world(seed);
-    world.add_grid(0, 1, 1, [&] {
-      for (uint64_t i = 1; i <= kTimes; ++i)
-        device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(i), i, 3 * i);
-    });
-    world.add_host([&] {
+    const auto host = [&] {
       const auto look = [](auto& field) { return std::atomic_ref(field).load(std::memory_order_acquire); };
       for (uint64_t last = 0; last != kTimes;) {
         for (uint64_t i = 0; i < kEntries; ++i) {
@@ -193,8 +185,11 @@ TEST(TraceTest, AnEntryIsWholeWhileTheRingGoesRound) {
         }
         emulator::yield();
       }
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
+      for (uint64_t i = 1; i <= kTimes; ++i)
+        device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(i), i, 3 * i);
     });
-    EXPECT_EQ(world.run(), "");
   }
 }
 

@@ -133,8 +133,11 @@ TEST(SymmProbe, AHostReadsAndWritesMeanwhile) {
     Fleet fleet(2);
     SymmProbes probes{};
     fleet.context(0).probes = &probes;
-    World world(seed);
-    world.add_grid(0, 1, 1, [&] {
+    const auto host = [&] {
+      while (__atomic_load_n(&probes.puts, __ATOMIC_RELAXED) == 0) emulator::yield();
+      __atomic_store_n(&probes.faults, kDrop | kDelay, __ATOMIC_RELAXED);
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
       const SymmContext& mine = fleet.context(0);
       device::symm_put_async(mine, fleet.data(0), fleet.data(0), 8, 1);
       // Until a signal is lost.
@@ -144,11 +147,6 @@ TEST(SymmProbe, AHostReadsAndWritesMeanwhile) {
         if (device::symm_signal_read(fleet.context(1), 0) != sent) break;
       }
     });
-    world.add_host([&] {
-      while (__atomic_load_n(&probes.puts, __ATOMIC_RELAXED) == 0) emulator::yield();
-      __atomic_store_n(&probes.faults, kDrop | kDelay, __ATOMIC_RELAXED);
-    });
-    ASSERT_EQ(world.run(), "");
     EXPECT_EQ(probes.faults, kDelay);
   }
 }

@@ -279,8 +279,13 @@ TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
     add(0, mine, 512);
     SymmContext& context = fleet.context(0);
     context.aliases = aliases.get();
-    World world(seed);
-    world.add_grid(0, 1, 1, [&] {
+    const auto host = [&] {
+      for (int i = 0; i < 20; ++i) emulator::yield();
+      add(1, other, 1024);
+      emulator::wait_until_step(2000);
+      __atomic_store_n(&aliases->entries[0].end, 0, __ATOMIC_RELAXED);
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
       const uint64_t value = 77;
       uint8_t back[8];
       require(device::symm_lsa_ptr(context, mine + 8, 1) == fleet.data(1, 520), "pointer");
@@ -296,13 +301,6 @@ TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
       while (device::symm_lsa_ptr(context, other, 1) == nullptr) emulator::yield();
       while (device::symm_lsa_ptr(context, mine, 1) != nullptr) emulator::yield();
     });
-    world.add_host([&] {
-      for (int i = 0; i < 20; ++i) emulator::yield();
-      add(1, other, 1024);
-      emulator::wait_until_step(2000);
-      __atomic_store_n(&aliases->entries[0].end, 0, __ATOMIC_RELAXED);
-    });
-    EXPECT_EQ(world.run(), "");
     EXPECT_EQ(fleet.data<uint64_t>(1, 512)[0], 79U);
     context.aliases = nullptr;
   }

@@ -103,10 +103,10 @@ base::Result<SharedRing> SharedRing::open(base::FileDescriptor& file, const Ring
 }
 
 base::Outcome SharedRing::map(int file) {
-  void* const begin = mmap(nullptr, shape_.length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* const begin = mmap(nullptr, shape_->length_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (begin == MAP_FAILED) {
     return base::fail_errno(base::Status::kSystem, errno, "queue: cannot map %llu bytes of shared memory",
-                            static_cast<unsigned long long>(shape_.length_bytes()));
+                            static_cast<unsigned long long>(shape_->length_bytes()));
   }
   begin_ = static_cast<std::byte*>(begin);
   return {};
@@ -115,7 +115,7 @@ base::Outcome SharedRing::map(int file) {
 void SharedRing::unmap() {
   if (begin_ == nullptr) return;
   if (is_pinned_) base::find_cuda()->cuMemHostUnregister(begin_);
-  munmap(begin_, shape_.length_bytes());
+  munmap(begin_, shape_->length_bytes());
   begin_ = nullptr;
 }
 
@@ -128,30 +128,14 @@ base::Outcome SharedRing::pin() {
   }
   const base::RelaxedCapture relaxed(*cuda);
   const auto result = cuda->cuMemHostRegister_v2(
-      begin_, shape_.length_bytes(), cuda::CU_MEMHOSTALLOC_PORTABLE | cuda::CU_MEMHOSTALLOC_DEVICEMAP);
+      begin_, shape_->length_bytes(), cuda::CU_MEMHOSTALLOC_PORTABLE | cuda::CU_MEMHOSTALLOC_DEVICEMAP);
   if (result != cuda::CUDA_SUCCESS) {
     return base::fail(base::Status::kCuda, "queue: cannot pin the ring of %llu bytes: %s (result %d)",
-                      static_cast<unsigned long long>(shape_.length_bytes()), base::describe_cuda(result),
+                      static_cast<unsigned long long>(shape_->length_bytes()), base::describe_cuda(result),
                       result);
   }
   is_pinned_ = true;
   return {};
-}
-
-SharedRing::SharedRing(SharedRing&& other) noexcept
-    : file_(std::move(other.file_)),
-      shape_(other.shape_),
-      begin_(std::exchange(other.begin_, nullptr)),
-      is_pinned_(std::exchange(other.is_pinned_, false)) {}
-
-SharedRing& SharedRing::operator=(SharedRing&& other) noexcept {
-  if (this == &other) return *this;
-  unmap();
-  file_ = std::move(other.file_);
-  shape_ = other.shape_;
-  begin_ = std::exchange(other.begin_, nullptr);
-  is_pinned_ = std::exchange(other.is_pinned_, false);
-  return *this;
 }
 
 SharedRing::~SharedRing() {

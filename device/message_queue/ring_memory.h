@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/file_descriptor.h"
+#include "base/movable.h"
 #include "base/status.h"
 #include "device/message_queue/life_line.h"
 #include "device/message_queue/ring.h"
@@ -113,8 +114,8 @@ class SharedRing {
   // Maps memory that create() made in another process. Takes ownership of the descriptor on success.
   static base::Result<SharedRing> open(base::FileDescriptor& file, const RingShape& shape);
   SharedRing() = default;
-  SharedRing(SharedRing&& other) noexcept;
-  SharedRing& operator=(SharedRing&& other) noexcept;
+  SharedRing(SharedRing&&) noexcept = default;
+  SharedRing& operator=(SharedRing&&) noexcept = default;
   ~SharedRing();
 
   int fd() const { return file_.get(); }
@@ -128,9 +129,9 @@ class SharedRing {
   void unmap();
 
   base::FileDescriptor file_;
-  RingShape shape_;
-  std::byte* begin_ = nullptr;
-  bool is_pinned_ = false;
+  base::Movable<RingShape> shape_;
+  base::Movable<std::byte*> begin_;
+  base::Movable<bool> is_pinned_;
 };
 
 }  // namespace verbena::message_queue

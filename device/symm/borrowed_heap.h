@@ -5,9 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
+#include "base/movable.h"
 #include "base/status.h"
 #include "base/virtual_memory.h"
 #include "verbena/symm_abi.h"
@@ -24,20 +24,15 @@ class HeapLease {
 
   HeapLease() = default;
   HeapLease(Release release, void* argument) : release_(release), argument_(argument) {}
-  HeapLease(HeapLease&& other) noexcept
-      : release_(std::exchange(other.release_, nullptr)), argument_(other.argument_) {}
-  HeapLease& operator=(HeapLease&& other) noexcept {
-    std::swap(release_, other.release_);
-    std::swap(argument_, other.argument_);
-    return *this;
-  }
+  HeapLease(HeapLease&&) noexcept = default;
+  HeapLease& operator=(HeapLease&&) noexcept = default;
   ~HeapLease() {
     if (release_ != nullptr) release_(argument_);
   }
 
  private:
-  Release release_ = nullptr;
-  void* argument_ = nullptr;
+  base::Movable<Release> release_;
+  base::Movable<void*> argument_;
 };
 
 // The backend that owns a heap, as kernels see it; by default Verbena.

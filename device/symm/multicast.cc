@@ -128,23 +128,11 @@ base::Result<MulticastBinding> Multicast::bind(uint64_t offset, const base::Memo
                       static_cast<unsigned long long>(own.length_bytes()), base::describe_cuda(result));
   }
   MulticastBinding binding;
-  binding.object_ = object_;
-  binding.gpu_ = gpu_;
+  binding.object_ = object_.get();
+  binding.gpu_ = gpu_.get();
   binding.offset_ = offset;
   binding.length_bytes_ = own.length_bytes();
   return binding;
-}
-
-MulticastBinding::MulticastBinding(MulticastBinding&& other) noexcept {
-  *this = std::move(other);
-}
-
-MulticastBinding& MulticastBinding::operator=(MulticastBinding&& other) noexcept {
-  std::swap(object_, other.object_);
-  std::swap(gpu_, other.gpu_);
-  std::swap(offset_, other.offset_);
-  std::swap(length_bytes_, other.length_bytes_);
-  return *this;
 }
 
 MulticastBinding::~MulticastBinding() {
@@ -204,7 +192,7 @@ base::Result<Multicast> Multicast::make(bootstrap::Bootstrap& bootstrap, const R
 std::string Multicast::create(uint32_t count_gpus, base::FileDescriptor& shared) {
   const base::CudaApi& cuda = *find_driver();
   const CUmulticastObjectProp properties = describe_object(count_gpus, length_bytes_);
-  if (const CUresult result = cuda.cuMulticastCreate(&object_, &properties); result != CUDA_SUCCESS)
+  if (const CUresult result = cuda.cuMulticastCreate(&object_.get(), &properties); result != CUDA_SUCCESS)
     return describe("cuMulticastCreate (a smaller VERBENA_SYMM_HEAP_BYTES may help)", result);
   int descriptor = -1;
   const CUresult result =
@@ -219,8 +207,8 @@ std::string Multicast::join(const base::FileDescriptor* given) {
   const base::CudaApi& cuda = *find_driver();
   if (given != nullptr) {
     void* const as_pointer = reinterpret_cast<void*>(static_cast<uintptr_t>(given->get()));
-    const CUresult result =
-        cuda.cuMemImportFromShareableHandle(&object_, as_pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    const CUresult result = cuda.cuMemImportFromShareableHandle(&object_.get(), as_pointer,
+                                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result != CUDA_SUCCESS) return describe("cuMemImportFromShareableHandle", result);
   }
   CUdevice device = 0;
@@ -231,7 +219,7 @@ std::string Multicast::join(const base::FileDescriptor* given) {
 
 std::string Multicast::map(uint64_t unit_bytes) {
   const base::CudaApi& cuda = *find_driver();
-  CUresult result = cuda.cuMemAddressReserve(&begin_, length_bytes_, unit_bytes, 0, 0);
+  CUresult result = cuda.cuMemAddressReserve(&begin_.get(), length_bytes_, unit_bytes, 0, 0);
   if (result != CUDA_SUCCESS) return describe("cuMemAddressReserve", result);
   result = cuda.cuMemMap(begin_, length_bytes_, 0, object_, 0);
   if (result != CUDA_SUCCESS) return describe("cuMemMap", result);
@@ -254,19 +242,6 @@ std::string Multicast::try_binding(uint64_t unit_bytes) const {
 
 uint64_t Multicast::delta_from(const std::byte* slot) const {
   return is_there() ? begin_ - reinterpret_cast<uint64_t>(slot) : 0;
-}
-
-Multicast::Multicast(Multicast&& other) noexcept {
-  *this = std::move(other);
-}
-
-Multicast& Multicast::operator=(Multicast&& other) noexcept {
-  std::swap(object_, other.object_);
-  std::swap(gpu_, other.gpu_);
-  std::swap(length_bytes_, other.length_bytes_);
-  std::swap(begin_, other.begin_);
-  std::swap(is_mapped_, other.is_mapped_);
-  return *this;
 }
 
 Multicast::~Multicast() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/movable.h"
 #include "base/virtual_memory.h"
 #include "bootstrap/bootstrap.h"
 #include "device/symm/reach.h"
@@ -25,16 +26,16 @@ base::Result<uint64_t> agree_on_multicast(bootstrap::Bootstrap& bootstrap, const
 class MulticastBinding {
  public:
   MulticastBinding() = default;
-  MulticastBinding(MulticastBinding&& other) noexcept;
-  MulticastBinding& operator=(MulticastBinding&& other) noexcept;
+  MulticastBinding(MulticastBinding&&) noexcept = default;
+  MulticastBinding& operator=(MulticastBinding&&) noexcept = default;
   ~MulticastBinding();
 
  private:
   friend class Multicast;
 
-  unsigned long long object_ = 0;  // CUDA's handle, owned by the Multicast
-  int gpu_ = base::kNoGpu;
-  uint64_t offset_ = 0, length_bytes_ = 0;
+  base::Movable<unsigned long long> object_;  // CUDA's handle, owned by the Multicast
+  base::Movable<int> gpu_ = base::kNoGpu;
+  base::Movable<uint64_t> offset_, length_bytes_;
 };
 
 class Multicast {
@@ -45,8 +46,8 @@ class Multicast {
   static base::Result<Multicast> make(bootstrap::Bootstrap& bootstrap, const Reach& reach,
                                       base::MemoryOwner owner, uint64_t slot_bytes, uint64_t unit_bytes);
   Multicast() = default;
-  Multicast(Multicast&& other) noexcept;
-  Multicast& operator=(Multicast&& other) noexcept;
+  Multicast(Multicast&&) noexcept = default;
+  Multicast& operator=(Multicast&&) noexcept = default;
   ~Multicast();
 
   bool is_there() const { return begin_ != 0; }
@@ -64,11 +65,11 @@ class Multicast {
   std::string map(uint64_t unit_bytes);
   std::string try_binding(uint64_t unit_bytes) const;
 
-  unsigned long long object_ = 0;  // CUDA's handle
-  int gpu_ = base::kNoGpu;
-  uint64_t length_bytes_ = 0;
-  unsigned long long begin_ = 0;  // the first multicast address
-  bool is_mapped_ = false;
+  base::Movable<unsigned long long> object_;  // CUDA's handle
+  base::Movable<int> gpu_ = base::kNoGpu;
+  base::Movable<uint64_t> length_bytes_;
+  base::Movable<unsigned long long> begin_;  // the first multicast address
+  base::Movable<bool> is_mapped_;
 };
 
 }  // namespace verbena::symm

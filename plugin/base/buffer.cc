@@ -78,7 +78,7 @@ Result<Buffer> Buffer::allocate(Place place, size_t length_bytes) {
   if (buffer.gpu_ == kNoGpu) {
     const Result<void*> memory = map_plain(buffer.length_bytes_);
     if (!memory) return memory.error();
-    buffer.allocation_ = buffer.host_ = buffer.device_ = *memory;
+    for (auto* address : {&buffer.allocation_, &buffer.host_, &buffer.device_}) *address = *memory;
     return buffer;
   }
   const CudaApi& cuda = *find_cuda();
@@ -90,25 +90,12 @@ Result<Buffer> Buffer::allocate(Place place, size_t length_bytes) {
   buffer.allocation_ = *memory;
   buffer.device_ = align_to_page(*memory);
   if (on_gpu) return buffer;
-  buffer.host_ = buffer.device_;
+  buffer.host_ = buffer.device();
   CUdeviceptr device = 0;
   const CUresult result = cuda.cuMemHostGetDevicePointer_v2(&device, buffer.host_, 0);
   if (result != CUDA_SUCCESS) return fail_cuda("host memory has no GPU address", result, length_bytes);
   buffer.device_ = from_cuda(device);
   return buffer;
-}
-
-Buffer::Buffer(Buffer&& other) noexcept {
-  *this = std::move(other);
-}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(host_, other.host_);
-  std::swap(device_, other.device_);
-  std::swap(length_bytes_, other.length_bytes_);
-  std::swap(gpu_, other.gpu_);
-  std::swap(allocation_, other.allocation_);
-  return *this;
 }
 
 Buffer::~Buffer() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/movable.h"
 #include "base/status.h"
 
 namespace verbena::base {
@@ -45,8 +46,8 @@ class Buffer {
  public:
   static Result<Buffer> allocate(Place place, size_t length_bytes);
   Buffer() = default;
-  Buffer(Buffer&& other) noexcept;
-  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(Buffer&&) noexcept = default;
+  Buffer& operator=(Buffer&&) noexcept = default;
   ~Buffer();
 
   size_t length_bytes() const { return length_bytes_; }
@@ -57,12 +58,11 @@ class Buffer {
   bool is_gpu_memory() const { return host_ == nullptr && device_ != nullptr; }
 
  private:
-  void* host_ = nullptr;
-  void* device_ = nullptr;
-  size_t length_bytes_ = 0;
-  int gpu_ = kNoGpu;
+  Movable<void*> host_, device_;
+  Movable<size_t> length_bytes_;
+  Movable<int> gpu_ = kNoGpu;
   // The address to free; the driver does not align to pages, so device_ may lie inside the allocation.
-  void* allocation_ = nullptr;
+  Movable<void*> allocation_;
 };
 
 // Writes a few bytes into a Buffer in host or GPU memory. When it returns, kernels that start later see them.

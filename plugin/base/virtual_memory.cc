@@ -104,21 +104,9 @@ Result<AddressRange> AddressRange::reserve(MemoryOwner owner, uint64_t length_by
   return range;
 }
 
-AddressRange::AddressRange(AddressRange&& other) noexcept
-    : owner_(other.owner_),
-      begin_(std::exchange(other.begin_, nullptr)),
-      length_bytes_(other.length_bytes_) {}
-
-AddressRange& AddressRange::operator=(AddressRange&& other) noexcept {
-  std::swap(owner_, other.owner_);
-  std::swap(begin_, other.begin_);
-  std::swap(length_bytes_, other.length_bytes_);
-  return *this;
-}
-
 AddressRange::~AddressRange() {
   if (begin_ == nullptr) return;
-  if (owner_.gpu == kNoGpu) {
+  if (owner_->gpu == kNoGpu) {
     munmap(begin_, length_bytes_);
   } else {
     find_cuda()->cuMemAddressFree(to_cuda(begin_), length_bytes_);
@@ -138,7 +126,7 @@ Result<MemoryPiece> MemoryPiece::allocate(MemoryOwner owner, uint64_t length_byt
   const auto cuda = find_mapping_cuda();
   if (!cuda) return cuda.error();
   const CUmemAllocationProp properties = describe_piece(**cuda, owner.gpu);
-  const CUresult result = (*cuda)->cuMemCreate(&piece.handle_, length_bytes, &properties, 0);
+  const CUresult result = (*cuda)->cuMemCreate(&piece.handle_.get(), length_bytes, &properties, 0);
   if (result != CUDA_SUCCESS) return fail_cuda("cannot allocate GPU memory", result, length_bytes);
   return piece;
 }
@@ -164,24 +152,10 @@ Result<MemoryPiece> MemoryPiece::open(MemoryOwner owner, int descriptor, uint64_
   const auto cuda = find_mapping_cuda();
   if (!cuda) return cuda.error();
   void* const as_pointer = reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor));
-  const CUresult result = (*cuda)->cuMemImportFromShareableHandle(&piece.handle_, as_pointer,
+  const CUresult result = (*cuda)->cuMemImportFromShareableHandle(&piece.handle_.get(), as_pointer,
                                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) return fail_cuda("cannot import a peer's GPU memory", result, length_bytes);
   return piece;
-}
-
-MemoryPiece::MemoryPiece(MemoryPiece&& other) noexcept
-    : owner_(other.owner_),
-      length_bytes_(other.length_bytes_),
-      handle_(std::exchange(other.handle_, 0)),
-      file_(std::move(other.file_)) {}
-
-MemoryPiece& MemoryPiece::operator=(MemoryPiece&& other) noexcept {
-  std::swap(owner_, other.owner_);
-  std::swap(length_bytes_, other.length_bytes_);
-  std::swap(handle_, other.handle_);
-  std::swap(file_, other.file_);
-  return *this;
 }
 
 MemoryPiece::~MemoryPiece() {
@@ -189,7 +163,7 @@ MemoryPiece::~MemoryPiece() {
 }
 
 Result<FileDescriptor> MemoryPiece::share() const {
-  if (owner_.gpu == kNoGpu) {
+  if (owner_->gpu == kNoGpu) {
     FileDescriptor copy(fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
     if (!copy) return fail_host("cannot share host memory", length_bytes_);
     return copy;
@@ -214,7 +188,8 @@ Result<FoundPiece> find_piece(const void* address) {
   size_t length_bytes = 0;
   CUmemAllocationProp properties{};
   const auto* at = static_cast<const std::byte*>(address);
-  if (cuda->cuMemRetainAllocationHandle(&found.piece.handle_, const_cast<void*>(address)) != CUDA_SUCCESS ||
+  if (cuda->cuMemRetainAllocationHandle(&found.piece.handle_.get(), const_cast<void*>(address)) !=
+          CUDA_SUCCESS ||
       cuda->cuMemGetAllocationPropertiesFromHandle(&properties, found.piece.handle_) != CUDA_SUCCESS ||
       (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) {
     return fail(Status::kInvalidUsage,
@@ -226,7 +201,7 @@ Result<FoundPiece> find_piece(const void* address) {
   const CUresult result = cuda->cuMemGetAddressRange_v2(&begin, &length_bytes, to_cuda(at));
   if (result != CUDA_SUCCESS)
     return fail_cuda("cannot find the allocation that contains the address", result, 0);
-  found.piece.owner_ = {gpu};
+  found.piece.owner_ = MemoryOwner{gpu};
   found.piece.length_bytes_ = length_bytes;
   found.begin = from_cuda(begin);
   return found;
@@ -255,19 +230,9 @@ Result<MappedPiece> MappedPiece::map(const MemoryPiece& piece, MemoryOwner user,
   return mapped;
 }
 
-MappedPiece::MappedPiece(MappedPiece&& other) noexcept
-    : user_(other.user_), begin_(std::exchange(other.begin_, nullptr)), length_bytes_(other.length_bytes_) {}
-
-MappedPiece& MappedPiece::operator=(MappedPiece&& other) noexcept {
-  std::swap(user_, other.user_);
-  std::swap(begin_, other.begin_);
-  std::swap(length_bytes_, other.length_bytes_);
-  return *this;
-}
-
 MappedPiece::~MappedPiece() {
   if (begin_ == nullptr) return;
-  if (user_.gpu == kNoGpu) {
+  if (user_->gpu == kNoGpu) {
     // Keeps the addresses reserved.
     static_cast<void>(mmap(begin_, length_bytes_, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
@@ -278,7 +243,7 @@ MappedPiece::~MappedPiece() {
 
 FileDescriptor MappedPiece::export_dmabuf() const {
   int descriptor = -1;
-  const CudaApi* cuda = user_.gpu == kNoGpu ? nullptr : find_cuda();
+  const CudaApi* cuda = user_->gpu == kNoGpu ? nullptr : find_cuda();
   if (cuda == nullptr || cuda->cuMemGetHandleForAddressRange == nullptr) return {};
   if (cuda->cuMemGetHandleForAddressRange(&descriptor, to_cuda(begin_), length_bytes_,
                                           CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != CUDA_SUCCESS)

@@ -10,6 +10,7 @@
 
 #include "base/cuda_driver.h"
 #include "base/file_descriptor.h"
+#include "base/movable.h"
 #include "base/status.h"
 
 namespace verbena::base {
@@ -27,17 +28,17 @@ class AddressRange {
  public:
   static Result<AddressRange> reserve(MemoryOwner owner, uint64_t length_bytes);
   AddressRange() = default;
-  AddressRange(AddressRange&& other) noexcept;
-  AddressRange& operator=(AddressRange&& other) noexcept;
+  AddressRange(AddressRange&&) noexcept = default;
+  AddressRange& operator=(AddressRange&&) noexcept = default;
   ~AddressRange();
 
   std::byte* begin() const { return begin_; }
   uint64_t length_bytes() const { return length_bytes_; }
 
  private:
-  MemoryOwner owner_;
-  std::byte* begin_ = nullptr;
-  uint64_t length_bytes_ = 0;
+  Movable<MemoryOwner> owner_;
+  Movable<std::byte*> begin_;
+  Movable<uint64_t> length_bytes_;
 };
 
 // Memory without an address. It is freed when no process owns it and it is not mapped.
@@ -49,8 +50,8 @@ class MemoryPiece {
   // it is verified for host memory. The caller keeps the descriptor.
   static Result<MemoryPiece> open(MemoryOwner owner, int descriptor, uint64_t length_bytes);
   MemoryPiece() = default;
-  MemoryPiece(MemoryPiece&& other) noexcept;
-  MemoryPiece& operator=(MemoryPiece&& other) noexcept;
+  MemoryPiece(MemoryPiece&&) noexcept = default;
+  MemoryPiece& operator=(MemoryPiece&&) noexcept = default;
   ~MemoryPiece();
 
   uint64_t length_bytes() const { return length_bytes_; }
@@ -66,10 +67,10 @@ class MemoryPiece {
   friend class MappedPiece;
   friend Result<struct FoundPiece> find_piece(const void* address);
 
-  MemoryOwner owner_;
-  uint64_t length_bytes_ = 0;
-  unsigned long long handle_ = 0;  // CUDA's
-  FileDescriptor file_;            // the host's
+  Movable<MemoryOwner> owner_;
+  Movable<uint64_t> length_bytes_;
+  Movable<unsigned long long> handle_;  // CUDA's
+  FileDescriptor file_;                 // the host's
 };
 
 // The piece that contains an address of this process.
@@ -87,8 +88,8 @@ class MappedPiece {
  public:
   static Result<MappedPiece> map(const MemoryPiece& piece, MemoryOwner user, std::byte* address);
   MappedPiece() = default;
-  MappedPiece(MappedPiece&& other) noexcept;
-  MappedPiece& operator=(MappedPiece&& other) noexcept;
+  MappedPiece(MappedPiece&&) noexcept = default;
+  MappedPiece& operator=(MappedPiece&&) noexcept = default;
   ~MappedPiece();
 
   std::byte* begin() const { return begin_; }
@@ -97,9 +98,9 @@ class MappedPiece {
   FileDescriptor export_dmabuf() const;
 
  private:
-  MemoryOwner user_;
-  std::byte* begin_ = nullptr;
-  uint64_t length_bytes_ = 0;
+  Movable<MemoryOwner> user_;
+  Movable<std::byte*> begin_;
+  Movable<uint64_t> length_bytes_;
 };
 
 // Fills mapped memory with zeros, and waits for the end. The memory is mapped for the CPU, or for the GPU of

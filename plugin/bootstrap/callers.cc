@@ -28,11 +28,11 @@ size_t Callers::find_limit() {
 }
 
 void Callers::close() {
-  if (refused_.value > 1) {
+  if (refused_ > 1) {
     base::log_info("%s: in total, %llu connections were refused at %s", owner_.c_str(),
-                   static_cast<unsigned long long>(refused_.value), base::describe(address()).c_str());
+                   static_cast<unsigned long long>(refused_), base::describe(address()).c_str());
   }
-  refused_.value = 0;
+  refused_ = 0;
   callers_.clear();
   paused_until_ns_ = 0;
   listener_ = {};
@@ -102,7 +102,7 @@ void Callers::serve(Caller& caller, const Judge& judge) {
 }
 
 void Callers::note_refusal(const FrameLink& link) {
-  if (++refused_.value > 1) return;
+  if (++refused_.get() > 1) return;
   base::log_warn("%s: connection from %s refused: %s (further refusals are counted but not logged)",
                  owner_.c_str(), base::describe(link.peer()).c_str(), describe_caller(link.refusal()));
 }

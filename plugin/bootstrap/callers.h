@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/movable.h"
 #include "base/socket.h"
 #include "base/status.h"
 #include "bootstrap/frame_link.h"
@@ -84,15 +85,7 @@ class Callers {
   std::string owner_;
   std::vector<Caller> callers_;  // the oldest first
   int64_t paused_until_ns_ = 0;  // 0: not paused
-  struct Count {
-    uint64_t value = 0;
-    Count() = default;
-    Count(Count&& other) noexcept : value(std::exchange(other.value, 0)) {}
-    Count& operator=(Count&& other) noexcept {
-      value = std::exchange(other.value, 0);
-      return *this;
-    }
-  } refused_;
+  base::Movable<uint64_t> refused_;
 };
 
 }  // namespace verbena::bootstrap

@@ -84,7 +84,7 @@ base::Result<Topology> Topology::load(const std::string* xml) {
   const HwlocApi* hwloc = find_hwloc();
   if (hwloc == nullptr) return base::Error{Status::kSystem, 0};  // find_hwloc has logged the reason
   Topology result;
-  if (hwloc->topology_init(&result.topology_) != 0) {
+  if (hwloc->topology_init(&result.topology_.get()) != 0) {
     result.topology_ = nullptr;
     return fail_errno(Status::kSystem, errno, "topology: cannot create a topology object of hwloc");
   }
@@ -113,13 +113,6 @@ const Topology& Topology::system() {
 
 base::Result<Topology> Topology::from_xml(const std::string& xml) {
   return load(&xml);
-}
-
-Topology::Topology(Topology&& other) noexcept : topology_(std::exchange(other.topology_, nullptr)) {}
-
-Topology& Topology::operator=(Topology&& other) noexcept {
-  std::swap(topology_, other.topology_);
-  return *this;
 }
 
 Topology::~Topology() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/movable.h"
 #include "base/status.h"
 
 struct hwloc_topology;
@@ -37,8 +38,8 @@ class Topology {
   static base::Result<Topology> from_xml(const std::string& xml);
 
   Topology() = default;
-  Topology(Topology&& other) noexcept;
-  Topology& operator=(Topology&& other) noexcept;
+  Topology(Topology&&) noexcept = default;
+  Topology& operator=(Topology&&) noexcept = default;
   ~Topology();
 
   // Returns false if hwloc is missing or failed; all distances are then unknown.
@@ -57,7 +58,7 @@ class Topology {
   static base::Result<Topology> load(const std::string* xml);
   const hwloc_obj* find_object(std::string_view device) const;
 
-  hwloc_topology* topology_ = nullptr;
+  base::Movable<hwloc_topology*> topology_;
 };
 
 }  // namespace verbena::topology

@@ -172,7 +172,8 @@ class _TwoRanks(stand_ins.ProcessGroup):
         return [mine, mine]
 
 
-def _be_another_pe(rank, folder):
+@on_ranks(1)
+def test_nvshmem_of_other_ranks_is_refused(rank, folder):
     fake_libraries.look_in(folder)
     stand_ins.install_torch()
     # The stand-in's context has one rank only.
@@ -183,11 +184,7 @@ def _be_another_pe(rank, folder):
     with pytest.raises(verbena.VerbenaError) as caught:
         verbena.make_context("nvshmem", comm)
     assert "all_gather() returned parts" in str(caught.value.__cause__)
-    return nvshmem.modules._has_context
-
-
-def test_nvshmem_of_other_ranks_is_refused(folder):
-    assert run_ranks(1, _be_another_pe, folder) == [False]
+    assert not nvshmem.modules._has_context
 
 
 def _take_the_loaded_ones(rank, folder, elsewhere):
@@ -205,13 +202,10 @@ def test_what_is_loaded_is_taken_and_nothing_second(folder, tmp_path):
     run_ranks(1, _take_the_loaded_ones, folder, tmp_path / "elsewhere")
 
 
-def _find_nvshmem(rank, folder):
+@on_ranks(1)
+def test_nvshmem_that_is_not_loaded_is_found(rank, folder):
     fake_libraries.look_in(folder)
-    return nvshmem.load_host_library().mark()
-
-
-def test_nvshmem_that_is_not_loaded_is_found(folder):
-    assert run_ranks(1, _find_nvshmem, folder) == [1]
+    assert nvshmem.load_host_library().mark() == 1
 
 
 def _miss_libraries(rank, folder):

@@ -7,7 +7,7 @@ import pytest
 
 import stand_ins
 import verbena
-from ranks import on_ranks, run_ranks
+from ranks import on_ranks
 from verbena.mesh import create_mesh_teams
 
 
@@ -87,22 +87,17 @@ def test_workspaces(rank):
             context.create_workspace(context.world, 4096, 1 + rank)
 
 
-def _meet_along_a_mesh(rank):
+@on_ranks(7)
+def test_teams_along_a_mesh(rank):
     with verbena.SymmetricContext.from_environment() as context:
         # Ranks 0 to 5 in two rows of three; rank 6 is outside.
         teams = create_mesh_teams(context, stand_ins.DeviceMesh(rank, (2, 3), ("down", "along")))
         lines = {name: [team.world_rank(member) for member in range(team.size)] for name, team in teams.items()}
         unnamed = create_mesh_teams(context, stand_ins.DeviceMesh(rank, (1, 6)))
-        return lines, {name: team.size for name, team in unnamed.items()}
-
-
-def test_teams_along_a_mesh():
-    told = run_ranks(7, _meet_along_a_mesh)
-    for rank in range(6):
         row, column = divmod(rank, 3)
-        lines = {"down": [column, 3 + column], "along": [3 * row, 3 * row + 1, 3 * row + 2]}
-        assert told[rank] == (lines, {"0": 1, "1": 6})
-    assert told[6] == ({}, {})
+        expected = {"down": [column, 3 + column], "along": [3 * row, 3 * row + 1, 3 * row + 2]}
+        assert lines == (expected if rank < 6 else {})
+        assert {name: team.size for name, team in unnamed.items()} == ({"0": 1, "1": 6} if rank < 6 else {})
 
 
 @on_ranks(1)
@@ -131,20 +126,18 @@ def test_errors_are_exceptions(rank):
         verbena.SymmetricContext(b"short", 0, 1)
 
 
-def _abort(rank):
+@on_ranks(1)
+def test_an_abort_is_told(rank):
     with verbena.SymmetricContext.from_environment() as context:
         context.check_error()
         context.abort()
         with pytest.raises(verbena.VerbenaError) as caught:
             context.check_error()
-        return caught.value.result
+        assert caught.value.result == verbena.Result.INVALID_USAGE
 
 
-def test_an_abort_is_told():
-    assert run_ranks(1, _abort) == [verbena.Result.INVALID_USAGE]
-
-
-def _fail_inside(rank):
+@on_ranks(2)
+def test_a_rank_that_raises_takes_the_others_along(rank):
     # Without an abort each would wait for the other: one in freeing the window, one in closing the context.
     expected = ZeroDivisionError if rank == 1 else verbena.VerbenaError
     with pytest.raises(expected) as caught:
@@ -152,11 +145,7 @@ def _fail_inside(rank):
             context.barrier()
             if rank == 1:
                 raise ZeroDivisionError
-    return None if rank == 1 else caught.value.result
-
-
-def test_a_rank_that_raises_takes_the_others_along():
-    assert run_ranks(2, _fail_inside) == [verbena.Result.REMOTE_ERROR, None]
+    assert rank == 1 or caught.value.result == verbena.Result.REMOTE_ERROR
 
 
 def _gather_alone(mine):
@@ -177,30 +166,24 @@ def test_over_the_callers_all_gather(rank):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def _meet_by_unique_id(rank, folder):
-    place = folder / "id"
+@on_ranks(2)
+def test_ranks_meet_by_a_unique_id(rank, tmp_path):
+    place = tmp_path / "id"
     if rank == 0:
-        (folder / "part").write_bytes(verbena.make_unique_id())
-        (folder / "part").rename(place)
+        (tmp_path / "part").write_bytes(verbena.make_unique_id())
+        (tmp_path / "part").rename(place)
     for _ in range(600):
         if place.exists():
             break
         time.sleep(0.05)
     with verbena.SymmetricContext(place.read_bytes(), rank, 2) as context:
-        return context.rank
+        assert context.rank == rank
 
 
-def test_ranks_meet_by_a_unique_id(tmp_path):
-    assert run_ranks(2, _meet_by_unique_id, tmp_path) == [0, 1]
-
-
-def _refuse_memory(rank):
+@on_ranks(1)
+def test_memory_that_cannot_be_shared_is_refused(rank):
     memory = ctypes.create_string_buffer(4096)
     with verbena.SymmetricContext.from_environment() as context:
         with pytest.raises(verbena.VerbenaError) as caught:
             context.register_memory(ctypes.addressof(memory), 4096)
-        return caught.value.result
-
-
-def test_memory_that_cannot_be_shared_is_refused():
-    assert run_ranks(1, _refuse_memory) == [verbena.Result.INVALID_USAGE]
+        assert caught.value.result == verbena.Result.INVALID_USAGE

@@ -24,15 +24,12 @@ PATIENCE_S = 60
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch (tools/setup torch)")
 
 
-def gather(rank):
+@on_ranks(3)
+def test_ranks(rank):
     ranks = Ranks(timeout=PATIENCE_S)
     told = gather_objects(ranks, {"rank": rank, "text": "x" * rank})
     ranks.close()
-    return [len(one["text"]) for one in told]
-
-
-def test_ranks():
-    assert run_ranks(3, gather) == [[0, 1, 2]] * 3
+    assert [len(one["text"]) for one in told] == [0, 1, 2]
 
 
 def make(rank, without_torch, sizes):
@@ -87,7 +84,8 @@ def test_one_meeting_for_any_number_of_groups():
     assert few == many and few[0] <= 8
 
 
-def use_engines_names(rank):
+@on_ranks(4)
+def test_engines_names(rank):
     """As vLLM and SGLang set themselves up."""
     hide_torch()
     with pytest.raises(RuntimeError, match="the ranks are not connected"):
@@ -114,14 +112,11 @@ def use_engines_names(rank):
     vd.initialize_model_parallel(4, custom_groups={"mine": [[0, 3], [1, 2]]})
     found = vd.get_tp_group().broadcast_object(rank), vd.get_group("mine").ranks
     vd.destroy_distributed_environment()
-    return found
+    assert found == (0, [0, 3] if rank in (0, 3) else [1, 2])
 
 
-def test_engines_names():
-    assert run_ranks(4, use_engines_names) == [(0, [0, 3]), (0, [1, 2]), (0, [1, 2]), (0, [0, 3])]
-
-
-def exchange_objects(rank):
+@on_ranks(2)
+def test_objects_need_no_torch(rank):
     hide_torch()
     init_dist_env(2, timeout=PATIENCE_S)
     world, tp = vd.get_world_group(), get_tp_group()
@@ -133,12 +128,7 @@ def exchange_objects(rank):
              world.send_tensor_dict({"n": 4}, 1) if rank == 0 else world.recv_tensor_dict(0)]
     world.barrier()
     destroy_dist_env()
-    return found
-
-
-def test_objects_need_no_torch():
-    both = [True, {"a": 1}, {"a": 2}]
-    assert run_ranks(2, exchange_objects) == [[*both, None, {"n": 3}, [1, "y"], None], [*both, "x", {"n": 3}, [1, "y"], {"n": 4}]]
+    assert found == [True, {"a": 1}, {"a": 2}, "x" if rank == 1 else None, {"n": 3}, [1, "y"], {"n": 4} if rank == 1 else None]
 
 
 @on_ranks(2)
@@ -165,35 +155,30 @@ def list_listeners():
     return found
 
 
-def listen(rank, one_host):
+@pytest.mark.parametrize("one_host", [{}, {"LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "192.0.2.1"}])
+@on_ranks(3)
+def test_ranks_of_one_host_listen_on_loopback_only(rank, one_host):
     os.environ.update(one_host)
     own, meeting = [], state._make_groups
     state._make_groups = lambda *rest: own.append(list_listeners()) or meeting(*rest)
     init_dist_env(3, timeout=PATIENCE_S)
     own.append(list_listeners())
     destroy_dist_env()
-    return set().union(*own)
+    assert set().union(*own) == {"0100007F"}
 
 
-@pytest.mark.parametrize("one_host", [{}, {"LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "192.0.2.1"}])
-def test_ranks_of_one_host_listen_on_loopback_only(one_host):
-    assert run_ranks(3, listen, one_host) == [{"0100007F"}] * 3
-
-
-def look_for_hosts(rank):
+@on_ranks(3)
+def test_hosts(rank):
     if rank == 2:
         os.environ["VERBENA_HOSTID"] = "elsewhere"
     ranks = Ranks(timeout=PATIENCE_S)
     found = vd.in_the_same_node_as(ranks, 1), vd.get_node_count(ranks)
     ranks.close()
-    return found
+    assert found == ([True, True, False], 2)
 
 
-def test_hosts():
-    assert run_ranks(3, look_for_hosts) == [([True, True, False], 2)] * 3
-
-
-def ask_for_what_cannot_be(rank):
+@on_ranks(2)
+def test_what_cannot_be_fails_on_all(rank):
     """A call that fails on one rank fails at once on all ranks. Afterwards the same ranks can begin again."""
     hide_torch()
     found = []
@@ -205,27 +190,18 @@ def ask_for_what_cannot_be(rank):
         found.append(str(told.value))
     init_dist_env(2, timeout=PATIENCE_S)
     destroy_dist_env()
-    return found
+    assert all("the ranks request different groups: rank" in line for line in found[:2]), found
+    assert "2 ranks cannot be laid out as tp 3" in found[2] and "custom groups cannot be called tp" in found[3]
 
 
-def test_what_cannot_be_fails_on_all():
-    for found in run_ranks(2, ask_for_what_cannot_be):
-        assert all("the ranks request different groups: rank" in line for line in found[:2]), found
-        assert "2 ranks cannot be laid out as tp 3" in found[2] and "custom groups cannot be called tp" in found[3]
-
-
-def fail_alone(rank):
+@on_ranks(3)
+def test_a_failure_of_one_rank_is_told_to_all(rank):
     hide_torch()
     if rank == 1:
         state.check_custom = lambda *_: 1 / 0
     with pytest.raises((RuntimeError, ZeroDivisionError)) as told:
         init_dist_env(timeout=PATIENCE_S, custom_groups={"all": [0, 1, 2]})
-    return str(told.value)
-
-
-def test_a_failure_of_one_rank_is_told_to_all():
-    assert run_ranks(3, fail_alone) == ["rank 1: ZeroDivisionError: division by zero", "division by zero",
-                                        "rank 1: ZeroDivisionError: division by zero"]
+    assert str(told.value) == ("" if rank == 1 else "rank 1: ZeroDivisionError: ") + "division by zero"
 
 
 def kill_before(module, name):
@@ -275,7 +251,8 @@ def test_rank_0_is_named_too(stage):
     assert all("rank 0" in line for line in told[1:]), told
 
 
-def shrink(rank):
+@on_ranks(3)
+def test_without_a_rank_and_with_it_again(rank):
     hide_torch()
     found = []
     for members in ([0, 1, 2], [0, 2], [0, 1, 2]):
@@ -283,11 +260,7 @@ def shrink(rank):
             init_dist_env(tensor_model_parallel_size=len(members), members=members, timeout=PATIENCE_S)
             found.append((get_tp_group().rank_in_group, get_tp_group().broadcast_object("all" if rank == 0 else None)))
             destroy_dist_env()
-    return found
-
-
-def test_without_a_rank_and_with_it_again():
-    assert run_ranks(3, shrink) == [[(0, "all")] * 3, [(1, "all")] * 2, [(2, "all"), (1, "all"), (2, "all")]]
+    assert found == [[(0, "all")] * 3, [(1, "all")] * 2, [(2, "all"), (1, "all"), (2, "all")]][rank]
 
 
 class MallocInfo(ctypes.Structure):
@@ -295,7 +268,8 @@ class MallocInfo(ctypes.Structure):
                                                      "uordblks", "fordblks", "keepcost")]
 
 
-def fork_a_child(rank):
+@on_ranks(2)
+def test_a_forked_child_changes_nothing(rank):
     init_dist_env(2, timeout=PATIENCE_S)
     ranks, tp = state._world.ranks, get_tp_group()
     child = os.fork()
@@ -313,11 +287,7 @@ def fork_a_child(rank):
     told = [tp.broadcast_object(("step", step) if rank == 0 else None) for step in range(10)]
     ranks.barrier()
     destroy_dist_env()
-    return told
-
-
-def test_a_forked_child_changes_nothing():
-    assert run_ranks(2, fork_a_child) == [[("step", step) for step in range(10)]] * 2
+    assert told == [("step", step) for step in range(10)]
 
 
 def count_left():
@@ -410,7 +380,9 @@ def test_groups_share_windows_and_registrations(path):
         assert reached == reached_many == ([0, 1, 2, 3] if path == "auto" else reached)
 
 
-def compute(rank):
+@needs_torch
+@on_ranks(4)
+def test_tensors(rank):
     import torch
     init_dist_env(tensor_model_parallel_size=2, data_parallel_size=2, timeout=PATIENCE_S)
     tp, dp, world = get_tp_group(), get_group("dp"), get_group("world")
@@ -446,17 +418,11 @@ def compute(rank):
     assert tp.all_gather(turned, 0).tolist() == [1 - 2j] * 2
     assert not torch.distributed.is_initialized()
     destroy_dist_env()
-    return (sums, gathered, scattered, [got["a"].tolist(), got["n"], got["h"].dtype == torch.float16], got_tp["z"].item(),
-            norm.tolist(), added.tolist())
-
-
-@needs_torch
-def test_tensors():
-    told = run_ranks(4, compute)
-    assert [one[0] for one in told] == [{"tp:0": tp, "dp:0": dp} for tp, dp in ((3, 4), (3, 6), (7, 4), (7, 6))]
-    assert told[0][1] == [[0, 0, 1, 1]] and told[3][1] == [[2, 2, 3, 3]]
-    assert told[0][2] == [0, 3] and told[3][2] == [14, 21]
-    assert all(one[3:] == ([[5, 6, 7], 7, True], 1.5, [[2.0] * 4], [[3.0] * 4]) for one in told)
+    assert sums == {"tp:0": 3 if rank < 2 else 7, "dp:0": 4 if rank % 2 == 0 else 6}
+    assert gathered == ([[0, 0, 1, 1]] if rank < 2 else [[2, 2, 3, 3]])
+    assert scattered == ([0, 3], [6, 9], [0, 7], [14, 21])[rank]
+    assert [got["a"].tolist(), got["n"], got["h"].dtype == torch.float16] == [[5, 6, 7], 7, True] and got_tp["z"].item() == 1.5
+    assert norm.tolist() == [[2.0] * 4] and added.tolist() == [[3.0] * 4]
 
 
 @needs_torch
@@ -582,7 +548,8 @@ class Communicator:
         self.is_capturing = False
 
 
-def use_a_device_communicator(rank):
+@on_ranks(2)
+def test_a_device_communicator_is_taken_instead(rank):
     hide_torch()
     init_dist_env(tensor_model_parallel_size=2, timeout=PATIENCE_S)
     get_tp_group().device_communicator = Communicator()
@@ -597,13 +564,8 @@ def use_a_device_communicator(rank):
     get_tp_group().device_communicator = types.SimpleNamespace(all_reduce=Communicator().all_reduce)
     found.append(get_tp_group().all_reduce("exact", True))
     destroy_dist_env()
-    return found
-
-
-def test_a_device_communicator_is_taken_instead():
-    assert run_ranks(2, use_a_device_communicator) == [["reduced x, eager", ("fused", 0.5), "stream", "reduced y, captured",
-                                                        "reduced z, eager", "reduced q as fp8", "reduced q as fp8",
-                                                        "broadcast from 1", "reduced exact, eager"]] * 2
+    assert found == ["reduced x, eager", ("fused", 0.5), "stream", "reduced y, captured", "reduced z, eager", "reduced q as fp8",
+                     "reduced q as fp8", "broadcast from 1", "reduced exact, eager"]
 
 
 def test_a_communicator_of_the_library_takes_what_a_group_gives_it():

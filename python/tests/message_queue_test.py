@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from ranks import reserve_port, run_ranks
+from ranks import on_ranks, reserve_port
 from verbena import VerbenaError
 from verbena.distributed import Handle, MessageQueue, Ranks
 
@@ -247,7 +247,9 @@ def test_arguments():
             queue.wait_until_ready(0.05)
 
 
-def broadcast(rank, poses):
+@pytest.mark.parametrize("poses", [False, True])
+@on_ranks(3)
+def test_over_ranks(rank, poses):
     if poses and rank == 1:
         os.environ["VERBENA_HOSTID"] = "elsewhere"
     ranks = Ranks(timeout=PATIENCE_S)
@@ -258,15 +260,11 @@ def broadcast(rank, poses):
     ranks.barrier()
     queue.shutdown()
     ranks.close()
-    return [(one["step"], len(one["data"])) for one in got]
+    assert [(one["step"], len(one["data"])) for one in got] == [(step, 3 ** step) for step in range(10)]
 
 
-@pytest.mark.parametrize("poses", [False, True])
-def test_over_ranks(poses):
-    assert run_ranks(3, broadcast, poses) == [[(step, 3 ** step) for step in range(10)]] * 3
-
-
-def answer_to_one(rank):
+@on_ranks(3)
+def test_single_reader(rank):
     """As an engine's workers answer its first rank."""
     ranks = Ranks(timeout=PATIENCE_S)
     mine, handles = MessageQueue.create_from_process_group_single_reader(ranks, 4096, 4, reader_rank=0)
@@ -283,11 +281,7 @@ def answer_to_one(rank):
     if rank == 0:
         answers = [queue.dequeue(PATIENCE_S) for queue in queues]
     ranks.barrier()
-    return answers
-
-
-def test_single_reader():
-    assert run_ranks(3, answer_to_one) == [[0, 11, 22], [], []]
+    assert answers == ([0, 11, 22] if rank == 0 else [])
 
 
 READER = """

@@ -8,7 +8,7 @@ import pytest
 import driver
 import verbena
 import verbena.moe
-from ranks import on_ranks, run_ranks
+from ranks import on_ranks
 from verbena.integrations.hosts import find_hosts
 
 torch = pytest.importorskip("torch")
@@ -224,7 +224,9 @@ def test_a_rank_that_is_no_member(rank):
             exchange.reset()
 
 
-def _cast(rank, size):
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@on_ranks(2)
+def test_rows_are_cast_on_the_way(rank):
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
         rows, ids, weights = _draw(rank, 0)
@@ -232,8 +234,8 @@ def _cast(rank, size):
         sent = exchange.dispatch(rows, ids, weights, cast="fp8_block")
         _synchronize()
         exchange.check_error()
-        assert sent.rows.dtype == torch.float8_e4m3fn and list(sent.scales.shape) == [size, MAX_TOKENS, 2]
-        for source, token, _ in _list_expected(rank, size, 0):
+        assert sent.rows.dtype == torch.float8_e4m3fn and list(sent.scales.shape) == [2, MAX_TOKENS, 2]
+        for source, token, _ in _list_expected(rank, 2, 0):
             at = (sent.sources[source] == token).nonzero()[0, 0]
             given = (_draw(source, 0)[0] + 0.125)[token].float()
             for block in range(2):
@@ -242,11 +244,6 @@ def _cast(rank, size):
                 assert sent.scales[source, at, block].item() == pytest.approx(scale, rel=1e-6)
                 back = sent.rows[source, at, part].float() * sent.scales[source, at, block]
                 assert torch.allclose(back, given[part], rtol=2 ** -3, atol=scale)
-
-
-@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
-def test_rows_are_cast_on_the_way():
-    run_ranks(2, _cast, 2)
 
 
 @on_ranks(3)
@@ -295,7 +292,8 @@ def test_a_peer_is_left_out(rank):
             exchange.reset()
 
 
-def _compile(rank, size):
+@on_ranks(2)
+def test_operators(rank):
     driver.use_gpu(rank)
     from verbena.ops import register_torch_ops
     register_torch_ops("CPU")
@@ -323,7 +321,3 @@ def _compile(rank, size):
         verbena.moe.set_exchange("experts", None)
         with pytest.raises(KeyError, match="no exchange has the name 'experts'"):
             verbena.moe.get_exchange("experts")
-
-
-def test_operators():
-    run_ranks(2, _compile, 2)

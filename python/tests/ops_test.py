@@ -138,7 +138,6 @@ def test_copy_engines(rank):
 def test_the_lines_of_the_readme(rank):
     """Runs the unchanged lines of README.md without a GPU: tensors lie in host memory, and calls captured by a graph run at once."""
     import contextlib
-    import os
     import re
     from verbena import ops
     text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -161,7 +160,6 @@ def test_the_lines_of_the_readme(rank):
 
 
 def _choose_the_direct_way(rank, tuning):
-    import os
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, context.allocate(1 << 12) as window, \
@@ -194,7 +192,6 @@ def test_the_direct_way_is_chosen_in_windows(tmp_path):
 
 @on_ranks(3)
 def test_a_peer_that_does_not_come_is_named(rank):
-    import os
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
@@ -307,7 +304,6 @@ def test_another_algorithm_than_the_chosen_one(rank):
 
 @on_ranks(2)
 def test_ranks_that_choose_otherwise_are_told(rank, tmp_path):
-    import os
     driver.use_gpu(rank)
     if rank == 1:
         os.environ["VERBENA_OPS_ALGORITHM"] = "one-shot"
@@ -496,7 +492,6 @@ class _Mistake(Exception):
 
 @on_ranks(2)
 def test_a_group_whose_block_raises_is_not_launched(rank):
-    import os
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "2000"
     driver.use_gpu(rank)
     with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
@@ -537,8 +532,6 @@ def test_a_group_whose_block_raises_is_not_launched(rank):
 
 def _make_group(rank, size, folder):
     """Returns the process group over the host that engines pass to their custom all-reduces."""
-    import os
-
     import torch.distributed as dist
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
@@ -572,7 +565,6 @@ def _check_engine(communicator, rank, size):
 
 @on_ranks(2)
 def test_vllm(rank, tmp_path):
-    import os
     driver.use_gpu(rank)
     group = _make_group(rank, 2, tmp_path)
     os.environ["VERBENA_SYMM_HEAP_BYTES"] = "1g"
@@ -597,8 +589,6 @@ def test_vllm(rank, tmp_path):
 def test_an_engine_with_a_late_rank_is_told(rank, engine, tmp_path):
     """Runs steps like an engine that does not check for errors. Each result must be right, or NaN, or an exception."""
     import importlib
-    import os
-    import time
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
     os.environ["VERBENA_SYMM_HEAP_BYTES"] = "1g"
     driver.use_gpu(rank)
@@ -641,7 +631,6 @@ def test_sglang(rank, tmp_path):
 
 @on_ranks(2)
 def test_an_engine_goes_its_own_way_where_it_must(rank, tmp_path):
-    import os
     driver.use_gpu(rank)
     group = _make_group(rank, 2, tmp_path)
     os.environ["VERBENA_SYMM_HEAP_BYTES"] = "16m"  # no room for workspaces

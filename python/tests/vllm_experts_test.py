@@ -14,7 +14,7 @@ import pytest
 import driver
 from engine_files import find_engine, importable_parts, installed_entry_points
 from quantised_experts import DenseCase, begin_rank
-from ranks import place_on_host, run_ranks
+from ranks import on_ranks, place_on_host, run_ranks
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(torch, "Event"), reason="vLLM's files need a newer PyTorch")
@@ -294,14 +294,11 @@ def test_a_layer_of_experts(form, size, hosts, tmp_path):
         case.check(parts, {"plain": None, "token": "per_Token", "block": "per_128x128"}[form.split("_")[1]])
 
 
-def _find_no_exchanges(rank, folder):
-    group, common = begin_rank(rank, 3, 2, folder, ())
+@on_ranks(3)
+def test_hosts_with_other_numbers_of_ranks(rank, tmp_path):
+    group, common = begin_rank(rank, 3, 2, tmp_path, ())
     with pytest.warns(UserWarning, match="the engine keeps its own dispatch and combine for experts: .*with the same number of ranks on each host"):
         assert common.find_exchanges(group) is None
-
-
-def test_hosts_with_other_numbers_of_ranks(tmp_path):
-    run_ranks(3, _find_no_exchanges, tmp_path)
 
 
 def _run_mori(rank, size, hosts):

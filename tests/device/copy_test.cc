@@ -11,11 +11,10 @@
 #include "device/emulator/world.h"
 #include "device/support/guarded_buffer.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 
 namespace verbena::device_test {
 namespace {
-
-using emulator::World;
 
 constexpr uint32_t kVector = device::kVectorBytes;
 
@@ -63,13 +62,11 @@ void copy_short_lengths(const Case& how, uint32_t source_offset, uint32_t destin
   std::vector<uint8_t> storage = make_source(kLongest + kVector);
   const uint8_t* source = align_up(storage.data()) + source_offset;
   GuardedBuffer destination(size_t{kStride} * (kLongest + 1), destination_offset);
-  World world(seed);
-  world.add_grid(0, 1, how.threads, [&] {
+  emulator::run_kernel(seed, 1, how.threads, [&] {
     for (uint32_t length = first; length <= kLongest; length += step) {
       copy(how.scope, destination.data() + size_t{length} * kStride, source, length);
     }
   });
-  ASSERT_EQ(world.run(), "");
   std::vector<uint8_t> expected(destination.length_bytes(), kUntouched);
   for (uint32_t length = first; length <= kLongest; length += step) {
     memcpy(expected.data() + size_t{length} * kStride, source, length);
@@ -94,9 +91,7 @@ void copy_long(const Case& how, size_t length_bytes, uint32_t source_offset, uin
   std::vector<uint8_t> storage = make_source(length_bytes + kVector);
   const uint8_t* source = align_up(storage.data()) + source_offset;
   GuardedBuffer destination(length_bytes, destination_offset);
-  World world;
-  world.add_grid(0, 1, how.threads, [&] { copy(how.scope, destination.data(), source, length_bytes); });
-  ASSERT_EQ(world.run(), "");
+  emulator::run_kernel(0, 1, how.threads, [&] { copy(how.scope, destination.data(), source, length_bytes); });
   ASSERT_EQ(destination.compare(std::vector<uint8_t>(source, source + length_bytes)), "") << length_bytes;
 }
 

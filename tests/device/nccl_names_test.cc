@@ -10,11 +10,10 @@
 #include "device/emulator/world.h"
 #include "device/support/guarded_buffer.h"
 #include "device/support/message.h"
+#include "device/support/run_kernel.h"
 
 namespace verbena::device_test {
 namespace {
-
-using emulator::World;
 
 constexpr int kGroup = 3;
 
@@ -84,9 +83,9 @@ TEST_P(NcclNamesTest, PlacesMessages) {
     ArrivedMessage second(GetParam().shape, seed + 50, 29, first.message.bounce_bytes);
     Bounce bounce(first.message.bounce_bytes + second.message.bounce_bytes);
     first.handle.bounce_buf = second.handle.bounce_buf = bounce.data();
-    World world(seed);
-    world.add_grid(0, 1, 192, [&] { run_primitive({&first, &second}, 0b11, GetParam().workers, 4); });
-    ASSERT_EQ(world.run(), "");
+    emulator::run_kernel(seed, 1, 192, [&] {
+      run_primitive({&first, &second}, 0b11, GetParam().workers, 4);
+    });
     for (ArrivedMessage* peer : {&first, &second})
       EXPECT_EQ(peer->destination.compare(bounce.place(peer->message, kUntouched)), "");
     EXPECT_EQ(first.handle.head, 0u);
@@ -101,8 +100,7 @@ TEST(NcclNames, PlacesNothingWhereThereIsNothing) {
   Bounce bounce(told.message.bounce_bytes);
   told.handle.bounce_buf = silent.handle.bounce_buf = bounce.data();
   silent.meta->cnt[5] = kUnpackMaxDescriptors + 1;
-  World world;
-  world.add_grid(0, 1, 64, [&] {
+  emulator::run_kernel(0, 1, 64, [&] {
     run_primitive({&told, &silent}, 0b110, 64, 0);
     const auto tid = static_cast<int>(device::thread_index());
     ncclNetDeviceUnpackInner(tid, tid, 64, kGroup + 1, 0, told.destination.data(), 16, 5);
@@ -113,7 +111,6 @@ TEST(NcclNames, PlacesNothingWhereThereIsNothing) {
     ncclNetDeviceSaveHead(&silent.handle, kGroup, NET_UNPACK_MAX_NPEERS);
     emulator::require(ncclShmem.groups[kGroup].devicePlugin.unpack.head[0] == 5, "nothing else is written");
   });
-  ASSERT_EQ(world.run(), "");
   for (ArrivedMessage* peer : {&told, &silent})
     EXPECT_EQ(peer->destination.compare(std::vector<uint8_t>(peer->message.length_bytes, kUntouched)), "");
 }

@@ -11,13 +11,13 @@
 #include "device/emulator/world.h"
 #include "device/support/guarded_buffer.h"
 #include "device/support/message.h"
+#include "device/support/run_kernel.h"
 
 namespace verbena::device_test {
 namespace {
 
 using device::ErrorCode;
 using device::ErrorWord;
-using emulator::World;
 using State = device::KernelState<2, 4, 32>;
 
 constexpr uint32_t kPeers = 4;
@@ -91,9 +91,7 @@ class NcclUnpackTest : public testing::TestWithParam<uint64_t> {
 INSTANTIATE_TEST_SUITE_P(Seeds, NcclUnpackTest, testing::Range<uint64_t>(0, 4));
 
 TEST_P(NcclUnpackTest, PlacesWhatTheMaskNames) {
-  World world(GetParam());
-  world.add_grid(0, 1, 64, [&] { run_primitive(0b0111, [](auto&, const auto&) {}); });
-  ASSERT_EQ(world.run(), "");
+  emulator::run_kernel(GetParam(), 1, 64, [&] { run_primitive(0b0111, [](auto&, const auto&) {}); });
   for (uint32_t peer = 0; peer < kPeers; ++peer) {
     EXPECT_EQ(check(peer, peer != 3), "") << peer;
     EXPECT_EQ(peers_[peer]->handle.head, kUnpackFreshHead + 7 * peer + 1);
@@ -102,8 +100,7 @@ TEST_P(NcclUnpackTest, PlacesWhatTheMaskNames) {
 }
 
 TEST_P(NcclUnpackTest, WrongIndicesAreReportedAndDoNothing) {
-  World world(GetParam());
-  world.add_grid(0, 1, 64, [&] {
+  emulator::run_kernel(GetParam(), 1, 64, [&] {
     run_primitive(0b0001, [&](State& state, const device::WarpsGroup& group) {
       device::CopyThroughRegisters copy;
       device::ncclNetDeviceUnpack<1>(state, group, copy, 0, 1u << kPeers, data_);
@@ -111,20 +108,17 @@ TEST_P(NcclUnpackTest, WrongIndicesAreReportedAndDoNothing) {
       if (group.rank() == 0) device::ncclNetDeviceIncrementHead(state, 2, 0);
     });
   });
-  ASSERT_EQ(world.run(), "");
   EXPECT_EQ(error_.bits, ErrorWord::pack(ErrorCode::kBadIndex, 0, kPeers, 0, 0)) << "the first one stays";
   EXPECT_EQ(check(0, true), "");
 }
 
 TEST_P(NcclUnpackTest, AfterAnAbortNothingIsPlacedWhateverTheCountsSay) {
-  World world(GetParam());
-  world.add_grid(0, 1, 64, [&] {
+  emulator::run_kernel(GetParam(), 1, 64, [&] {
     run_primitive(0b1111, [](State& state, const device::WarpsGroup& group) {
       if (group.rank() == 0) state.mark_aborted();
       group.sync();
     });
   });
-  ASSERT_EQ(world.run(), "");
   for (uint32_t peer = 0; peer < kPeers; ++peer) EXPECT_EQ(check(peer, false), "") << peer;
 }
 
@@ -134,8 +128,7 @@ TEST_P(NcclUnpackTest, AfterAnAbortNothingIsPlacedWhateverTheCountsSay) {
 TEST_P(NcclUnpackTest, AnAbortByAnotherGroupDividesNoGroup) {
   for (uint64_t delay = 0; delay < 40; ++delay) {
     for (uint32_t peer = 0; peer < kPeers; ++peer) peers_[peer]->handle.head = kUnpackFreshHead + 7 * peer;
-    World world(GetParam() + 4 * delay);
-    world.add_grid(0, 1, 96, [&] {
+    emulator::run_kernel(GetParam() + 4 * delay, 1, 96, [&] {
       auto& state = *static_cast<State*>(device::emulation::shared_memory(&state_key, sizeof(State), 16));
       if (device::thread_index() < 64) {
         run_primitive(0b1111, [](auto&, const auto&) {});
@@ -144,7 +137,6 @@ TEST_P(NcclUnpackTest, AnAbortByAnotherGroupDividesNoGroup) {
         state.mark_aborted();
       }
     });
-    ASSERT_EQ(world.run(), "") << "delay " << delay;
   }
 }
 
@@ -155,12 +147,7 @@ TEST(TraceTest, AnEntryWithATimeIsWhole) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     std::fill(std::begin(memory), std::end(memory), 0);
     auto* ring = new (memory) device::TraceRing{0, kEntries};
-    World world(seed);
-    world.add_grid(0, 4, 1, [&] {
-      const uint32_t block = device::block_index();
-      device::trace(ring, device::TraceEvent::kUser, 3, block, 100 + block);
-    });
-    world.add_host([&] {
+    const auto host = [&] {
       for (uint64_t i = 0; i < 4; ++i) {
         device::TraceEntry& entry = ring->slots()[i];
         while (std::atomic_ref<uint64_t>(entry.time_ns).load(std::memory_order_acquire) == 0)
@@ -168,8 +155,11 @@ TEST(TraceTest, AnEntryWithATimeIsWhole) {
         emulator::require(
             entry.group == 3 && entry.data[0] == entry.block && entry.data[1] == 100 + entry.block, "whole");
       }
+    };
+    emulator::run_beside(host, seed, 4, 1, [&] {
+      const uint32_t block = device::block_index();
+      device::trace(ring, device::TraceEvent::kUser, 3, block, 100 + block);
     });
-    EXPECT_EQ(world.run(), "");
     EXPECT_EQ(ring->tail, 4u);
   }
 }
@@ -181,12 +171,7 @@ TEST(TraceTest, AnEntryIsWholeWhileTheRingGoesRound) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     std::fill(std::begin(memory), std::end(memory), 0);
     auto* ring = new (memory) device::TraceRing{0, kEntries};
-    World world(seed);
-    world.add_grid(0, 1, 1, [&] {
-      for (uint64_t i = 1; i <= kTimes; ++i)
-        device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(i), i, 3 * i);
-    });
-    world.add_host([&] {
+    const auto host = [&] {
       const auto look = [](auto& field) { return std::atomic_ref(field).load(std::memory_order_acquire); };
       for (uint64_t last = 0; last != kTimes;) {
         for (uint64_t i = 0; i < kEntries; ++i) {
@@ -200,8 +185,11 @@ TEST(TraceTest, AnEntryIsWholeWhileTheRingGoesRound) {
         }
         emulator::yield();
       }
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
+      for (uint64_t i = 1; i <= kTimes; ++i)
+        device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(i), i, 3 * i);
     });
-    EXPECT_EQ(world.run(), "");
   }
 }
 
@@ -213,14 +201,12 @@ TEST(TraceTest, AnEntryIsOneWriters) {
   for (uint64_t seed = 1; seed < 16; ++seed) {
     std::fill(std::begin(memory), std::end(memory), 0);
     auto* ring = new (memory) device::TraceRing{0, kEntries};
-    World world(seed);
-    world.add_grid(0, kBlocks, 1, [&] {
+    emulator::run_kernel(seed, kBlocks, 1, [&] {
       for (uint64_t i = 1; i <= kTimes; ++i) {
         const uint64_t number = 100 * (device::block_index() + 1) + i;
         device::trace(ring, device::TraceEvent::kUser, static_cast<uint32_t>(number), number, 3 * number);
       }
     });
-    ASSERT_EQ(world.run(), "");
     EXPECT_EQ(ring->tail, kBlocks * kTimes);
     for (uint64_t i = 0; i < kEntries; ++i) {
       const device::TraceEntry& entry = ring->slots()[i];

@@ -14,6 +14,7 @@
 #include "device/emulator/sanitizer.h"
 #include "device/emulator/world.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 
 namespace verbena::device_test {
 namespace {
@@ -22,7 +23,6 @@ using device::Bfloat16;
 using device::Half;
 using device::RmsNorm;
 using device::RowQuantisation;
-using emulator::World;
 
 constexpr uint8_t kUntouched = 0x5a;
 
@@ -155,12 +155,10 @@ struct Tensors {
 template <uint32_t kKept, typename T>
 void run(Tensors<T>& tensors, uint32_t blocks = 1) {
   const RmsNorm<T> norm = tensors.describe();
-  World world(tensors.c.seed);
-  world.add_grid(0, blocks, tensors.c.threads, [&] {
+  emulator::run_kernel(tensors.c.seed, blocks, tensors.c.threads, [&] {
     device::norm_rows<kKept>(norm, tensors.x.template at<T>(), tensors.step, device::block_index(), norm.rows,
                              blocks);
   });
-  ASSERT_EQ(world.run(), "");
 }
 
 template <typename T>
@@ -438,15 +436,13 @@ TEST(RmsNorm, BehindWhatTheBlockWrote) {
     const RmsNorm<Bfloat16> norm = first.describe(), after = second.describe();
     const uint64_t count = c.rows * first.step;
     std::memset(first.x.at(), 0, first.bytes());
-    World world(seed);
-    world.add_grid(0, 1, c.threads, [&] {
+    emulator::run_kernel(seed, 1, c.threads, [&] {
       for (uint64_t i = device::thread_index(); i < count; i += c.threads)
         device::store<device::Order::kWeak, device::Scope::kThreads>(first.x.at<Bfloat16>(count - 1 - i),
                                                                      *given.x.at<Bfloat16>(count - 1 - i));
       device::norm_rows(norm, first.x.at<Bfloat16>(), first.step, 0, c.rows);
       device::norm_rows(after, first.x.at<Bfloat16>(), first.step, 0, c.rows);
     });
-    ASSERT_EQ(world.run(), "");
     ASSERT_EQ(check(given, first), "") << seed;
     ASSERT_EQ(check(given, second), "") << seed;
   }

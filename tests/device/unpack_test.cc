@@ -20,7 +20,6 @@ namespace {
 
 using device::UnpackResult;
 using device::UnpackScratch;
-using emulator::World;
 
 constexpr uint32_t kStages = 3;
 const char scratch_key = 0, stages_key = 0;
@@ -106,9 +105,7 @@ void check(const Case& one, Way way, const MessageShape& shape, uint64_t seed) {
   meta->cnt[slot] = message.pieces.size();
   GuardedBuffer destination(message.length_bytes, random.between(0, 15));
   const Job job = {meta.get(), slot, bounce.data(), destination.data(), seed % 2 == 0};
-  World world(seed);
-  world.add_grid(0, 1, one.threads, [&] { one.kernel(way, job); });
-  ASSERT_EQ(world.run(), "");
+  emulator::run_kernel(seed, 1, one.threads, [&] { one.kernel(way, job); });
   ASSERT_EQ(destination.compare(bounce.place(message, kUntouched)), "");
 }
 

@@ -293,8 +293,8 @@ TEST_F(BadInputTest, DatagramsTooLongToBeReported) {
 
 TEST_F(BadInputTest, MessageLongerThanItsReceive) {
   auto* connection = start_connection();
-  void* receive = connection->receive(connection->received.bytes.first(100), connection->received.mhandle);
-  void* send = connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle);
+  void* receive = connection->receive(100);
+  void* send = connection->send(4096);
   ASSERT_TRUE(receive != nullptr && send != nullptr);
   EXPECT_FALSE(connection->wait(receive, nullptr));
   EXPECT_EQ(connection->result, abi::kInvalidUsage);

@@ -48,8 +48,7 @@ TEST_P(CloseOrderTest, BeforeAnythingWasSent) {
 TEST_P(CloseOrderTest, WithReceivesPostedAndNoSends) {
   Connection* connection = establish();
   for (int i = 0; i < 4; ++i) {
-    ASSERT_NE(connection->receive(connection->received.bytes.first(4096), connection->received.mhandle),
-              nullptr);
+    ASSERT_NE(connection->receive(4096), nullptr);
   }
   close_in_order(*connection);
 }
@@ -57,7 +56,7 @@ TEST_P(CloseOrderTest, WithReceivesPostedAndNoSends) {
 TEST_P(CloseOrderTest, WithSendsThatNobodyReceives) {
   Connection* connection = establish();
   for (int i = 0; i < 4; ++i) {
-    ASSERT_NE(connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle), nullptr);
+    ASSERT_NE(connection->send(4096), nullptr);
   }
   close_in_order(*connection);
 }
@@ -65,18 +64,18 @@ TEST_P(CloseOrderTest, WithSendsThatNobodyReceives) {
 // As after an abort: a completed receive that is neither unpacked nor consumed, and long messages in flight.
 TEST_P(CloseOrderTest, InTheMiddleOfTransfers) {
   Connection* connection = establish();
-  void* staged = connection->receive(connection->received.bytes.first(4096), connection->received.mhandle);
-  ASSERT_NE(connection->send(connection->sent.bytes.first(4096), connection->sent.mhandle), nullptr);
+  void* staged = connection->receive(4096);
+  ASSERT_NE(connection->send(4096), nullptr);
   ASSERT_TRUE(connection->wait(staged, nullptr));
   ASSERT_NE(connection->receive(connection->received.bytes.last(2 << 20), connection->received.mhandle),
             nullptr);
-  ASSERT_NE(connection->send(connection->sent.bytes.first(2 << 20), connection->sent.mhandle), nullptr);
+  ASSERT_NE(connection->send(2 << 20), nullptr);
   close_in_order(*connection);
 }
 
 TEST_P(CloseOrderTest, OtherConnectionsGoOn) {
   Connection *closed = establish(), *other = establish();
-  ASSERT_NE(closed->send(closed->sent.bytes.first(4096), closed->sent.mhandle), nullptr);
+  ASSERT_NE(closed->send(4096), nullptr);
   close_in_order(*closed);
   for (const size_t size : {0, 4096, 1 << 20}) EXPECT_EQ(other->transfer(size, 0, 0), nullptr);
 }
@@ -89,7 +88,7 @@ TEST_P(CloseOrderTest, NothingIsLostOverManyConnections) {
     LiveConnection<NewestVersion> connection(*net_, context_);
     ASSERT_TRUE(connection.establish(0, HandleShape::kFilled)) << round;
     ASSERT_EQ(connection.transfer(10000, 0, 0), nullptr) << round;
-    for (int i = 0; i < 8; ++i) connection.send(connection.sent.bytes.first(16384), connection.sent.mhandle);
+    for (int i = 0; i < 8; ++i) connection.send(16384);
     close_in_order(connection);
     if (round == 0) files_after_first = count_open_files();
   }
@@ -184,7 +183,7 @@ TEST_F(HalfOpenTest, ConnectThatIsNeverFinished) {
 TEST_F(HalfOpenTest, ReceiverLearnsThatTheSenderIsGone) {
   environment_.set("VERBENA_PEER_GRACE_MS", "100");
   auto* connection = start_connected();
-  void* request = connection->receive(connection->received.bytes.first(4096), connection->received.mhandle);
+  void* request = connection->receive(4096);
   ASSERT_NE(request, nullptr);
   ASSERT_TRUE(connection->close_send());
   LogCapture::get().take_lines();
@@ -204,7 +203,7 @@ TEST_F(HalfOpenTest, SenderLearnsThatTheReceiverIsGone) {
   LogCapture::get().take_lines();
   // Staged sends may still leave; since no peer returns credits, this must end in an error, not in a wait.
   const bool failed = poll_until([&] {
-    void* request = connection->send(connection->sent.bytes.first(65536), connection->sent.mhandle);
+    void* request = connection->send(65536);
     if (connection->result != abi::kSuccess) return true;
     return !connection->wait(request, nullptr) && connection->result != abi::kSuccess;
   });

@@ -96,17 +96,12 @@ class DatagramGpuTest : public LiveTest<NewestVersion> {
     ASSERT_NE(receive, nullptr);
     void* const send = connection.send(source_.at(from, length), source_.mhandle);
     ASSERT_NE(send, nullptr);
-    int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+    int sizes[abi::kMaxTestSizes] = {};
     ASSERT_TRUE(connection.wait(receive, sizes));
     EXPECT_EQ(sizes[0], static_cast<int>(length));
     EXPECT_EQ(target_.read(to, length), source_.read(from, length));
-    ASSERT_TRUE(connection.wait(send, &sent));
+    ASSERT_TRUE(connection.wait(send));
     EXPECT_EQ((*net_)->irecv_consumed(connection.recv_comm, 1, receive), abi::kSuccess);
-  }
-  // Until the packets of a send are here, which is when it is done.
-  static void expect_sent(Connection& connection, void* send) {
-    int sent = -1;
-    ASSERT_TRUE(connection.wait(send, &sent));
   }
   static bool is_done(Connection& connection, void* request, const Caller<NewestVersion>& net) {
     int done = 0, sizes[abi::kMaxTestSizes] = {};
@@ -125,10 +120,9 @@ TEST_F(DatagramGpuTest, SendsGatherFromMemoryOfTheGpu) {
     void* const send = connection->send(source_.at(7, length), source_.mhandle);
     ASSERT_NE(receive, nullptr);
     ASSERT_NE(send, nullptr);
-    int sizes[abi::kMaxTestSizes] = {};
-    ASSERT_TRUE(connection->wait(receive, sizes));
+    ASSERT_TRUE(connection->wait(receive));
     EXPECT_EQ(std::vector<std::byte>(room.begin(), room.end()), source_.read(7, length)) << length;
-    expect_sent(*connection, send);
+    ASSERT_TRUE(connection->wait(send));
   }
 }
 
@@ -153,11 +147,11 @@ TEST_F(DatagramGpuTest, ManyMessagesAtATime) {
     Open& at = open[i % kPlaces];
     const size_t to = i % kPlaces * kPlaceBytes;
     if (at.receive != nullptr) {
-      int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+      int sizes[abi::kMaxTestSizes] = {};
       ASSERT_TRUE(connection->wait(at.receive, sizes)) << i;
       ASSERT_EQ(sizes[0], static_cast<int>(at.length));
       ASSERT_EQ(target_.read(to, at.length), source_.read(at.from, at.length)) << i;
-      ASSERT_TRUE(connection->wait(at.send, &sent)) << i;
+      ASSERT_TRUE(connection->wait(at.send)) << i;
     }
     at.length = random() % 60'000;
     at.from = random() % (kBytes - at.length);
@@ -211,7 +205,7 @@ TEST_F(DatagramGpuTest, ALineWhoseEndIsThereIsThere) {
       return is_over || HasFailure();
     }));
     EXPECT_NE(partial, 0U) << "it was never looked at half way";
-    expect_sent(*connection, send);
+    ASSERT_TRUE(connection->wait(send));
   }
 }
 
@@ -220,15 +214,14 @@ TEST_F(DatagramGpuTest, WhatIsNotInItsPlaceIsNotDone) {
   auto* connection = start_connected();
   ASSERT_TRUE(hold_copies(true));
   void* const receive = connection->receive(target_.at(0, 50'000), target_.mhandle);
-  void* const send = connection->send(connection->sent.bytes.first(50'000), connection->sent.mhandle);
+  void* const send = connection->send(50'000);
   ASSERT_NE(receive, nullptr);
   ASSERT_NE(send, nullptr);
-  expect_sent(*connection, send);
+  ASSERT_TRUE(connection->wait(send));
   for (int i = 0; i < 1000; ++i) ASSERT_FALSE(is_done(*connection, receive, *net_));
   tools::fill_pattern(connection->sent.bytes.first(50'000), 5);  // it was read before
   ASSERT_TRUE(hold_copies(false));
-  int sizes[abi::kMaxTestSizes] = {};
-  ASSERT_TRUE(connection->wait(receive, sizes));
+  ASSERT_TRUE(connection->wait(receive));
   EXPECT_EQ(target_.read(0, 50'000), std::vector<std::byte>(50'000));
 }
 
@@ -249,9 +242,8 @@ TEST_F(DatagramGpuTest, PagesComeBackOnceTheyAreCopied) {
     ASSERT_FALSE(is_done(*connection, receive, *net_));
   }
   ASSERT_TRUE(hold_copies(false));
-  int sizes[abi::kMaxTestSizes] = {};
-  ASSERT_TRUE(connection->wait(receive, sizes));
-  expect_sent(*connection, send);
+  ASSERT_TRUE(connection->wait(receive));
+  ASSERT_TRUE(connection->wait(send));
   EXPECT_EQ(target_.read(64, message.size()), std::vector<std::byte>(message.begin(), message.end()));
   for (int i = 0; i < 20; ++i) transfer(*connection, 300'000, 0, 0);
 }
@@ -267,14 +259,14 @@ TEST_F(DatagramGpuTest, ClosesWithCopiesUnderWay) {
     ASSERT_TRUE(add(closing->recv_comm, ours));
     ASSERT_TRUE(hold_copies(true));
     void* const lost = closing->receive(ours.at(0, 200'000), ours.mhandle);
-    void* const lost_send = closing->send(closing->sent.bytes.first(200'000), closing->sent.mhandle);
+    void* const lost_send = closing->send(200'000);
     void* const kept = other->receive(target_.at(0, 100'000), target_.mhandle);
     const auto message = other->sent.bytes.first(100'000);
     tools::fill_pattern(message, static_cast<uint64_t>(round));
     void* const kept_send = other->send(message, other->sent.mhandle);
     for (void* request : {lost, lost_send, kept, kept_send}) ASSERT_NE(request, nullptr);
-    expect_sent(*closing, lost_send);
-    expect_sent(*other, kept_send);
+    ASSERT_TRUE(closing->wait(lost_send));
+    ASSERT_TRUE(other->wait(kept_send));
     std::thread later = release_copies_later();
     if (round % 2 == 0) {
       EXPECT_TRUE(drop(closing->recv_comm, ours));  // with the receive open
@@ -282,8 +274,7 @@ TEST_F(DatagramGpuTest, ClosesWithCopiesUnderWay) {
     EXPECT_TRUE(closing->close_recv());
     later.join();
     ours.memory.fill(77);  // it is nobody else's any more
-    int sizes[abi::kMaxTestSizes] = {};
-    ASSERT_TRUE(other->wait(kept, sizes));
+    ASSERT_TRUE(other->wait(kept));
     EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
     EXPECT_TRUE(ours.memory.matches(77, 0, kBytes));
     connections_.clear();
@@ -320,8 +311,7 @@ TEST_P(DatagramUnpackTest, AKernelUnpacks) {
     void* const send = connection->send(source_.at(i * 100, kLength), source_.mhandle);
     ASSERT_NE(receive, nullptr);
     ASSERT_NE(send, nullptr);
-    int sizes[abi::kMaxTestSizes] = {};
-    ASSERT_TRUE(connection->wait(receive, sizes));
+    ASSERT_TRUE(connection->wait(receive));
     const unsigned slot = tools::compute_slot(handle.head, i);
     std::vector<std::byte> pages;
     UnpackDeviceHandle read = handle;  // from a copy of the pages, where the CPU does not reach them
@@ -339,7 +329,7 @@ TEST_P(DatagramUnpackTest, AKernelUnpacks) {
     EXPECT_EQ(is_users ? target_.read(32, kLength) : std::vector<std::byte>(room.begin(), room.end()),
               source_.read(i * 100, kLength))
         << i;
-    expect_sent(*connection, send);
+    ASSERT_TRUE(connection->wait(send));
     ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
   }
   EXPECT_TRUE(LogCapture::get().take_warnings().empty());
@@ -364,7 +354,7 @@ TEST_F(DatagramGpuTest, AShortMessageWaitsForNoCopyToAGpu) {
     ASSERT_TRUE(connection->wait(receive, sizes)) << length;
     EXPECT_EQ(sizes[0], static_cast<int>(length));
     EXPECT_TRUE(std::equal(room.begin(), room.end(), message.begin(), message.end())) << length;
-    expect_sent(*connection, send);
+    ASSERT_TRUE(connection->wait(send));
     ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
   }
 }
@@ -384,9 +374,8 @@ TEST_F(DatagramGpuTest, ShortAndLongMessagesInPagesOfTwoKinds) {
     const size_t length = lengths[random() % std::size(lengths)], from = random() % (kBytes - length);
     const bool is_late = random() % 2 == 0, is_unpacked = random() % 3 == 0;
     const auto post = [&] {
-      return is_unpacked
-                 ? connection->receive(connection->received.bytes.first(length), connection->received.mhandle)
-                 : connection->receive(target_.at(64, length), target_.mhandle);
+      return is_unpacked ? connection->receive(length)
+                         : connection->receive(target_.at(64, length), target_.mhandle);
     };
     void* receive = is_late ? nullptr : post();
     void* const send = connection->send(source_.at(from, length), source_.mhandle);
@@ -399,7 +388,7 @@ TEST_F(DatagramGpuTest, ShortAndLongMessagesInPagesOfTwoKinds) {
     if (!is_unpacked) {
       ASSERT_EQ(target_.read(64, length), source_.read(from, length)) << i << ": " << length << " bytes";
     }
-    expect_sent(*connection, send);
+    ASSERT_TRUE(connection->wait(send));
     ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
   }
 }
@@ -416,10 +405,9 @@ TEST_F(DatagramGpuTest, PagesOfTheGpuAreCopiedToTheHost) {
     void* const send = connection->send(source_.at(9, length), source_.mhandle);
     ASSERT_NE(receive, nullptr);
     ASSERT_NE(send, nullptr);
-    int sizes[abi::kMaxTestSizes] = {};
-    ASSERT_TRUE(connection->wait(receive, sizes));
+    ASSERT_TRUE(connection->wait(receive));
     EXPECT_EQ(std::vector<std::byte>(room.begin(), room.end()), source_.read(9, length)) << length;
-    expect_sent(*connection, send);
+    ASSERT_TRUE(connection->wait(send));
     ASSERT_EQ((*net_)->irecv_consumed(connection->recv_comm, 1, receive), abi::kSuccess);
   }
 }
@@ -441,14 +429,13 @@ TEST_F(DatagramGpuTest, APlacementThatFailsEndsItsChannel) {
   void* const kept_send = other->send(kept_bytes, other->sent.mhandle);
   ASSERT_NE(kept, nullptr);
   ASSERT_NE(kept_send, nullptr);
-  expect_sent(*other, kept_send);
+  ASSERT_TRUE(other->wait(kept_send));
   void* const lost = failing->receive(theirs.at(0, kLength), theirs.mhandle);
   ASSERT_NE(lost, nullptr);
-  ASSERT_NE(failing->send(failing->sent.bytes.first(kLength), failing->sent.mhandle), nullptr);
+  ASSERT_NE(failing->send(kLength), nullptr);
   std::thread release = release_copies_later();
-  int sizes[abi::kMaxTestSizes] = {};
-  EXPECT_FALSE(failing->wait(lost, sizes));
-  EXPECT_TRUE(other->wait(kept, sizes));
+  EXPECT_FALSE(failing->wait(lost));
+  EXPECT_TRUE(other->wait(kept));
   release.join();
   EXPECT_EQ(target_.read(0, 1'000), std::vector<std::byte>(kept_bytes.begin(), kept_bytes.end()));
   for (int i = 0; i < 5; ++i) transfer(*other, 300'000, 0, 0);
@@ -457,10 +444,10 @@ TEST_F(DatagramGpuTest, APlacementThatFailsEndsItsChannel) {
   ASSERT_TRUE(add(next->recv_comm, theirs));
   void* const last = next->receive(theirs.at(0, kLength), theirs.mhandle);
   ASSERT_NE(last, nullptr);
-  void* const last_send = next->send(next->sent.bytes.first(kLength), next->sent.mhandle);
+  void* const last_send = next->send(kLength);
   ASSERT_NE(last_send, nullptr);
-  EXPECT_TRUE(next->wait(last, sizes));
-  expect_sent(*next, last_send);
+  EXPECT_TRUE(next->wait(last));
+  ASSERT_TRUE(next->wait(last_send));
 }
 
 // Its last message is whole all the same.
@@ -473,12 +460,11 @@ TEST_F(DatagramGpuTest, APeerThatClosesWithCopiesUnderWay) {
   void* const send = connection->send(message, connection->sent.mhandle);
   ASSERT_NE(receive, nullptr);
   ASSERT_NE(send, nullptr);
-  expect_sent(*connection, send);
+  ASSERT_TRUE(connection->wait(send));
   std::thread later = release_copies_later();
   EXPECT_TRUE(connection->close_send());
   later.join();
-  int sizes[abi::kMaxTestSizes] = {};
-  ASSERT_TRUE(connection->wait(receive, sizes));
+  ASSERT_TRUE(connection->wait(receive));
   EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
 }
 
@@ -489,7 +475,7 @@ TEST_F(DatagramGpuTest, WhatAPeerLeftLongAgoIsPutInItsPlace) {
   tools::fill_pattern(message, 6);
   void* const send = connection->send(message, connection->sent.mhandle);
   ASSERT_NE(send, nullptr);
-  expect_sent(*connection, send);
+  ASSERT_TRUE(connection->wait(send));
   EXPECT_TRUE(connection->close_send());
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   ASSERT_TRUE(hold_copies(true));
@@ -500,8 +486,7 @@ TEST_F(DatagramGpuTest, WhatAPeerLeftLongAgoIsPutInItsPlace) {
     ASSERT_EQ(connection->result, abi::kSuccess);
   }
   ASSERT_TRUE(hold_copies(false));
-  int sizes[abi::kMaxTestSizes] = {};
-  ASSERT_TRUE(connection->wait(receive, sizes));
+  ASSERT_TRUE(connection->wait(receive));
   EXPECT_EQ(target_.read(0, message.size()), std::vector<std::byte>(message.begin(), message.end()));
 }
 

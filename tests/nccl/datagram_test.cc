@@ -74,8 +74,7 @@ class DatagramNewestTest : public NewestTest {
     return LiveTest<NewestVersion>::start_connected(0, HandleShape::kNull);
   }
   static void expect_remote_error(LiveConnection<NewestVersion>& connection, void* request) {
-    int sizes[abi::kMaxTestSizes] = {};
-    EXPECT_FALSE(connection.wait(request, sizes));
+    EXPECT_FALSE(connection.wait(request));
     EXPECT_EQ(connection.result, abi::kRemoteError);
   }
   // Accepts a caller that has not looked for the welcome yet: `sending` stays null.
@@ -106,9 +105,9 @@ class DatagramNewestTest : public NewestTest {
       const size_t place = static_cast<size_t>(i) % kPlaces;
       Open& at = open[place];
       if (at.receive != nullptr) {
-        int sizes[abi::kMaxTestSizes] = {}, sent = -1;
+        int sizes[abi::kMaxTestSizes] = {};
         ASSERT_TRUE(connection.wait(at.receive, sizes)) << i;
-        ASSERT_TRUE(connection.wait(at.send, &sent)) << i;
+        ASSERT_TRUE(connection.wait(at.send)) << i;
         ASSERT_EQ(sizes[0], static_cast<int>(at.room.size()));
         ASSERT_EQ(tools::check_pattern(at.room, at.seed).wrong_bytes, 0U) << i;
         ASSERT_EQ((*net_)->irecv_consumed(connection.recv_comm, 1, at.receive), abi::kSuccess);
@@ -187,10 +186,9 @@ TEST_F(DatagramNewestTest, KernelsThatKeepPagesStopNobody) {
   for (size_t i = 0; i < kKept; ++i) {
     void* const send = keeper->send(message, keeper->sent.mhandle);
     kept[i] = keeper->receive(keeper->received.bytes.subspan(i * kLength, kLength), keeper->received.mhandle);
-    int sizes[abi::kMaxTestSizes] = {}, sent = -1;
     ASSERT_NE(kept[i], nullptr);
-    ASSERT_TRUE(keeper->wait(kept[i], sizes)) << i;
-    ASSERT_TRUE(keeper->wait(send, &sent)) << i;
+    ASSERT_TRUE(keeper->wait(kept[i])) << i;
+    ASSERT_TRUE(keeper->wait(send)) << i;
   }
   for (int i = 0; i < 10; ++i) ASSERT_EQ(other->transfer(1'000'000, 0, 0), nullptr) << i;
   size_t unpacked = 0;
@@ -215,12 +213,10 @@ TEST_F(DatagramNewestTest, ClosesWithPagesLent) {
   for (int round = 0; round < 10; ++round) {
     auto* connection = establish();
     EXPECT_TRUE(connection->all_slots_are_empty());
-    void* const send = connection->send(connection->sent.bytes.first(150'000), connection->sent.mhandle);
-    void* const receive =
-        connection->receive(connection->received.bytes.first(150'000), connection->received.mhandle);
-    int sizes[abi::kMaxTestSizes] = {}, sent = -1;
-    ASSERT_TRUE(connection->wait(receive, sizes));
-    ASSERT_TRUE(connection->wait(send, &sent));
+    void* const send = connection->send(150'000);
+    void* const receive = connection->receive(150'000);
+    ASSERT_TRUE(connection->wait(receive));
+    ASSERT_TRUE(connection->wait(send));
     EXPECT_FALSE(connection->all_slots_are_empty());
     EXPECT_NE((*net_)->irecv_consumed(connection->send_comm, 1, receive), abi::kSuccess);
     connections_.clear();
@@ -230,19 +226,17 @@ TEST_F(DatagramNewestTest, ClosesWithPagesLent) {
 
 TEST_F(DatagramNewestTest, AMessageThatIsTooLongIsAnError) {
   auto* connection = start_connected();
-  void* const receive =
-      connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
+  void* const receive = connection->receive(1000);
   ASSERT_NE(receive, nullptr);
-  void* const send = connection->send(connection->sent.bytes.first(1001), connection->sent.mhandle);
+  void* const send = connection->send(1001);
   ASSERT_NE(send, nullptr);
-  int sizes[abi::kMaxTestSizes] = {}, sent = 0;
-  EXPECT_FALSE(connection->wait(receive, sizes));
+  EXPECT_FALSE(connection->wait(receive));
   EXPECT_EQ(connection->result, abi::kInvalidUsage);
-  EXPECT_FALSE(connection->wait(send, &sent));
+  EXPECT_FALSE(connection->wait(send));
   EXPECT_EQ(connection->result, abi::kInvalidUsage);
   // It is sent again until the sender knows, and each end says so once.
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(connection->wait(receive, sizes));
+  while (std::chrono::steady_clock::now() < end) EXPECT_FALSE(connection->wait(receive));
   const auto warnings = LogCapture::get().take_warnings();
   ASSERT_EQ(warnings.size(), 2U);
   EXPECT_NE(warnings[0].find("longer than the receive buffer, which has 1000 bytes"), std::string::npos)
@@ -256,18 +250,12 @@ TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
   auto* connection = start_connected();
   tools::fill_pattern(connection->sent.bytes.first(9000), 1);
   std::fill(connection->received.bytes.begin(), connection->received.bytes.end(), std::byte{0xcc});
-  void* const send = connection->send(connection->sent.bytes.first(9000), connection->sent.mhandle);
+  void* const send = connection->send(9000);
   ASSERT_NE(send, nullptr);
-  int sent = -1;
-  ASSERT_TRUE(connection->wait(send, &sent)) << "it is parked";
-  EXPECT_EQ(connection->receive(connection->received.bytes.first(5000), connection->received.mhandle),
-            nullptr);
-  EXPECT_EQ(connection->receive(connection->received.bytes.first(5000), connection->received.mhandle),
-            nullptr)
-      << "it stays an error";
-  EXPECT_TRUE(poll_until([&] {
-    return connection->send(connection->sent.bytes.first(0), connection->sent.mhandle) == nullptr;
-  }));
+  ASSERT_TRUE(connection->wait(send)) << "it is parked";
+  EXPECT_EQ(connection->receive(5000), nullptr);
+  EXPECT_EQ(connection->receive(5000), nullptr) << "it stays an error";
+  EXPECT_TRUE(poll_until([&] { return connection->send(0) == nullptr; }));
   EXPECT_EQ(connection->result, abi::kInvalidUsage) << "the sender is told";
   EXPECT_TRUE(std::all_of(connection->received.bytes.begin(), connection->received.bytes.end(),
                           [](std::byte byte) { return byte == std::byte{0xcc}; }));
@@ -278,8 +266,7 @@ TEST_F(DatagramNewestTest, AMessageThatWaitsAndIsTooLongIsNotCopied) {
 
 TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticed) {
   auto* connection = start_connected();
-  void* const receive =
-      connection->receive(connection->received.bytes.first(1000), connection->received.mhandle);
+  void* const receive = connection->receive(1000);
   ASSERT_NE(receive, nullptr);
   ASSERT_TRUE(connection->close_send());
   expect_remote_error(*connection, receive);
@@ -346,7 +333,7 @@ TEST_F(DatagramNewestTest, ACallerThatNeverComesBackIsNoticed) {
 // What is sent needs grants, which nobody gives any more.
 TEST_F(DatagramNewestTest, AReceiverThatHasClosedIsNoticed) {
   auto* connection = start_connected();
-  void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
+  void* const send = connection->send(1'000'000);
   ASSERT_NE(send, nullptr);
   ASSERT_TRUE(connection->close_recv());
   expect_remote_error(*connection, send);
@@ -492,7 +479,7 @@ TEST_F(DatagramNewestTest, ASendFailsWhileAllPortsAreDown) {
   environment_.set("VERBENA_FAILOVER_TIMEOUT_MS", "600");
   auto* connection = start_connected();
   ASSERT_TRUE(rails.set(0, "down"));
-  void* const send = connection->send(connection->sent.bytes.first(1000), connection->sent.mhandle);
+  void* const send = connection->send(1000);
   ASSERT_NE(send, nullptr);
   expect_remote_error(*connection, send);
 }
@@ -514,7 +501,7 @@ TEST_F(DatagramNewestTest, APeerThatHasClosedIsNoticedOverTheOtherPaths) {
 TEST_F(DatagramNewestTest, AReceiverThatClosesUnheardIsNoticed) {
   const RailSwitch rails(environment_);
   auto* connection = start_connected();
-  void* const send = connection->send(connection->sent.bytes.first(1'000'000), connection->sent.mhandle);
+  void* const send = connection->send(1'000'000);
   ASSERT_NE(send, nullptr);
   ASSERT_TRUE(rails.set(0, "down"));
   ASSERT_TRUE(connection->close_recv());

@@ -59,9 +59,9 @@ class FaultSweepTest : public LiveTest<NewestVersion> {
   // One message. Who fails closes, as NCCL's ranks do when they abort; then the other end must fail too, or
   // be done.
   const char* exchange(LiveConnection<NewestVersion>& connection, size_t length) {
-    void* receive = connection.receive(connection.received.bytes.first(length), connection.received.mhandle);
+    void* receive = connection.receive(length);
     if (receive == nullptr) return "irecv";
-    void* send = connection.send(connection.sent.bytes.first(length), connection.sent.mhandle);
+    void* send = connection.send(length);
     bool has_failed = false;
     const auto test = [&](void*& request, bool is_send) {
       int done = 0, size[abi::kMaxTestSizes] = {};

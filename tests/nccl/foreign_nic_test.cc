@@ -139,7 +139,7 @@ TEST_P(ForeignGpuTest, IflushPushesWhatCameToAGpu) {
             abi::kSuccess);
   const std::span<std::byte> room = connection->received.bytes.first(1 << 20);
   void* const receive = connection->receive(room, mhandle);
-  void* const send = connection->send(connection->sent.bytes.first(1 << 20), connection->sent.mhandle);
+  void* const send = connection->send(1 << 20);
   int sizes[abi::kMaxTestSizes] = {};
   ASSERT_TRUE(connection->wait(receive, sizes));
   ASSERT_TRUE(connection->wait(send, sizes));
@@ -186,7 +186,7 @@ TEST_P(ForeignGpuTest, DmabufsAreReachedByDataDirectWhereTheyCanBe) {
     EXPECT_EQ(hooks_.data_direct_regions, expected_regions);
     tools::fill_pattern(connection->sent.bytes.first(1 << 20), 5);
     void* const receive = connection->receive(connection->received.bytes.first(1 << 20), mhandle);
-    void* const send = connection->send(connection->sent.bytes.first(1 << 20), connection->sent.mhandle);
+    void* const send = connection->send(1 << 20);
     int sizes[abi::kMaxTestSizes] = {};
     ASSERT_TRUE(connection->wait(receive, sizes));
     ASSERT_TRUE(connection->wait(send, sizes));

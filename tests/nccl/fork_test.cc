@@ -25,7 +25,7 @@ TEST_F(ForkTest, InheritedConnectionsAreTheParents) {
   ASSERT_GT(start(), 0);
   LiveConnection<NewestVersion>* c = establish();
   ASSERT_STREQ(c->transfer(kBytes, 0, 0), nullptr);
-  void* const open = c->receive(c->received.bytes.first(kBytes), c->received.mhandle);
+  void* const open = c->receive(kBytes);
   ASSERT_NE(open, nullptr);
   const auto& net = *net_;
   for (int round = 0; round < 3; ++round) {
@@ -46,7 +46,7 @@ TEST_F(ForkTest, InheritedConnectionsAreTheParents) {
              net.finalize(context_) != abi::kSuccess;
     }));
   }
-  void* const sent = c->send(c->sent.bytes.first(kBytes), c->sent.mhandle);
+  void* const sent = c->send(kBytes);
   int sizes[abi::kMaxTestSizes] = {};
   EXPECT_TRUE(c->wait(open, sizes));
   EXPECT_TRUE(c->wait(sent, sizes));

@@ -89,12 +89,15 @@ class LiveConnection {
     });
     return request;
   }
-  // True once done; `*size` is what test reported.
-  bool wait(void* request, int* size) {
-    int done = 0;
+  // The first bytes of `sent`, and into the first of `received`.
+  void* send(size_t length) { return send(sent.bytes.first(length), sent.mhandle); }
+  void* receive(size_t length) { return receive(received.bytes.first(length), received.mhandle); }
+  // True once done; `sizes` is what test reported, if the caller asks for that.
+  bool wait(void* request, int* sizes = nullptr) {
+    int done = 0, unused[abi::kMaxTestSizes] = {};
     return poll_until([&] {
              done = 77;
-             result = net_->test(request, &done, size);
+             result = net_->test(request, &done, sizes != nullptr ? sizes : unused);
              return result != abi::kSuccess || done == 1;
            }) &&
            done == 1;

@@ -70,8 +70,7 @@ class FilesTest : public testing::Test {
 };
 
 TEST_F(FilesTest, NobodyAsksNothingIsWritten) {
-  Host host;
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2);
   ConnectedPair connection = connect_here(nic, nic, true);
   EXPECT_EQ(connection.sender->observed(), nullptr);
   EXPECT_EQ(connection.receiving.receiver->observed(), nullptr);
@@ -81,8 +80,7 @@ TEST_F(FilesTest, NobodyAsksNothingIsWritten) {
 
 TEST_F(FilesTest, BothEndsCountTheSame) {
   const base::LogCapture log;
-  Host host(both_);
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2, both_);
   ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(30, {.length_bytes = 3000});
@@ -158,8 +156,8 @@ TEST_F(FilesTest, OnTheSignal) {
 // A disk that is full, or a folder that is not there: told once, and the connection goes on.
 TEST_F(FilesTest, WhatCannotBeWrittenIsToldOnce) {
   const base::LogCapture log;
-  Host host({{"VERBENA_STATS", "/nowhere/at/all.prom"}, {"VERBENA_STATS_INTERVAL_MS", "100"}});
-  const Nic& nic = host.nic();
+  auto [host, nic] =
+      OwnNic(1, {{"VERBENA_STATS", "/nowhere/at/all.prom"}, {"VERBENA_STATS_INTERVAL_MS", "100"}});
   ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(5, {.length_bytes = 3000});
@@ -174,8 +172,7 @@ TEST_F(FilesTest, WhatCannotBeWrittenIsToldOnce) {
 
 // The service thread writes while the data thread counts.
 TEST_F(FilesTest, WrittenWhileMessagesMove) {
-  Host host(both_);
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2, both_);
   ConnectedPair connection = connect_here(nic, nic, true);
   Transfer transfer;
   transfer.messages.assign(200, {.length_bytes = 3000});

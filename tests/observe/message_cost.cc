@@ -85,8 +85,7 @@ void run(int rounds, size_t length_bytes) {
       events{{"VERBENA_STATS", ""}, {"VERBENA_TRACE", trace.get()}},
       both{{"VERBENA_STATS", stats.get()}, {"VERBENA_TRACE", trace.get()}},
       neither{{"VERBENA_STATS", ""}, {"VERBENA_TRACE", ""}};
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   Memory from(nic, length_bytes), to(nic, length_bytes);
   std::vector<Way> ways;
   for (const auto& [name, settings] : std::vector<std::pair<std::string, Settings>>{{"off", neither},

@@ -50,22 +50,19 @@ std::string end(Rank& rank) {
 // Whole vectors, of which ranks cannot have equally many.
 TEST(OpsChoices, TwoShotsOfAnyNumberOfVectors) {
   for (const uint32_t ranks : {2U, 4U}) {
-    EXPECT_EQ(run(std::vector<int>(ranks, 0),
-                  [=](Rank& rank, uint32_t number) -> std::string {
-                    rank.create_for_all();
-                    const verbena_ops_choice two_shot{VERBENA_OPS_TWO_SHOT, 0, 0, 0};
-                    for (const size_t vectors : {1, 2, 3, 5, 33, 249}) {
-                      const size_t count = vectors * 16 / sizeof(float);
-                      fill(rank.tensor(0), count, number);
-                      std::string said = all_reduce(rank, rank.tensor(0), rank.tensor(1), count, &two_shot);
-                      if (said.empty()) said = end(rank);
-                      if (said.empty()) said = compare(rank.tensor(1), count, ranks);
-                      if (!said.empty()) return std::to_string(vectors) + " vectors: " + said;
-                    }
-                    return "";
-                  }),
-              "")
-        << ranks << " ranks";
+    expect_run(std::vector<int>(ranks, 0), [=](Rank& rank, uint32_t number) -> std::string {
+      rank.create_for_all();
+      const verbena_ops_choice two_shot{VERBENA_OPS_TWO_SHOT, 0, 0, 0};
+      for (const size_t vectors : {1, 2, 3, 5, 33, 249}) {
+        const size_t count = vectors * 16 / sizeof(float);
+        fill(rank.tensor(0), count, number);
+        std::string said = all_reduce(rank, rank.tensor(0), rank.tensor(1), count, &two_shot);
+        if (said.empty()) said = end(rank);
+        if (said.empty()) said = compare(rank.tensor(1), count, ranks);
+        if (!said.empty()) return std::to_string(vectors) + " vectors: " + said;
+      }
+      return "";
+    });
   }
 }
 
@@ -88,18 +85,16 @@ TEST(OpsChoices, WindowsOfOneRankAlone) {
       << R"({"operation": "all_reduce", "algorithm": "one-shot", "gpu": "emulated GPU", "ranks": 2, )"
       << R"("threads": 64, "chunk_bytes": 0, "points": [[64, 2, 10], [1048576, 2, 20]]}]})";
   const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "5000"}});
-  EXPECT_EQ(run({0, 0},
-                [&](Rank& rank, uint32_t number) -> std::string {
-                  std::string said = create(rank, file);
-                  if (!said.empty()) return said;
-                  float* const input = number == 0 ? rank.tensor(0) : allocate_privately(kCount);
-                  float* const output = number == 0 ? rank.tensor(1) : allocate_privately(kCount);
-                  fill(input, kCount, number);
-                  said = all_reduce(rank, input, output, kCount, nullptr);
-                  if (said.empty()) said = end(rank);
-                  return said.empty() ? compare(output, kCount, 2) : said;
-                }),
-            "");
+  expect_run({0, 0}, [&](Rank& rank, uint32_t number) -> std::string {
+    std::string said = create(rank, file);
+    if (!said.empty()) return said;
+    float* const input = number == 0 ? rank.tensor(0) : allocate_privately(kCount);
+    float* const output = number == 0 ? rank.tensor(1) : allocate_privately(kCount);
+    fill(input, kCount, number);
+    said = all_reduce(rank, input, output, kCount, nullptr);
+    if (said.empty()) said = end(rank);
+    return said.empty() ? compare(output, kCount, 2) : said;
+  });
   std::remove(file.c_str());
 }
 
@@ -114,21 +109,18 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
   for (const auto& [capabilities, algorithm] :
        {std::pair("9,9", VERBENA_OPS_BULK_TWO_SHOT), std::pair("9,8", VERBENA_OPS_ONE_SHOT)}) {
     const base::ScopedEnvironment gpus({{"FAKE_GPU_CAPABILITIES", capabilities}});
-    EXPECT_EQ(
-        run({0, 0},
-            [&](Rank& rank, uint32_t number) -> std::string {
-              std::string said = create(rank, file);
-              if (!said.empty()) return said;
-              verbena_ops_choice chosen{};
-              check(verbena_ops_choose(rank.ops(), VERBENA_OPS_ALL_REDUCE, kCount * sizeof(float), &chosen));
-              if (chosen.algorithm != algorithm) return "chose algorithm " + std::to_string(chosen.algorithm);
-              fill(rank.tensor(0), kCount, number);
-              said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
-              if (said.empty()) said = end(rank);
-              return said.empty() ? compare(rank.tensor(1), kCount, 2) : said;
-            }),
-        "")
-        << capabilities;
+    SCOPED_TRACE(capabilities);
+    expect_run({0, 0}, [&](Rank& rank, uint32_t number) -> std::string {
+      std::string said = create(rank, file);
+      if (!said.empty()) return said;
+      verbena_ops_choice chosen{};
+      check(verbena_ops_choose(rank.ops(), VERBENA_OPS_ALL_REDUCE, kCount * sizeof(float), &chosen));
+      if (chosen.algorithm != algorithm) return "chose algorithm " + std::to_string(chosen.algorithm);
+      fill(rank.tensor(0), kCount, number);
+      said = all_reduce(rank, rank.tensor(0), rank.tensor(1), kCount, nullptr);
+      if (said.empty()) said = end(rank);
+      return said.empty() ? compare(rank.tensor(1), kCount, 2) : said;
+    });
   }
   std::remove(file.c_str());
 }
@@ -136,30 +128,28 @@ TEST(OpsChoices, MeasurementsOfOneRanksGpu) {
 // A group does what its calls do one by one, in chunks as each of them asks for.
 TEST(OpsChoices, AGroupIsWhatItsCallsAreOneByOne) {
   const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "5000"}});
-  EXPECT_EQ(run({0, 0, 0},
-                [](Rank& rank, uint32_t number) -> std::string {
-                  rank.create_for_all();
-                  const bool is_grouped = number == 1;
-                  const std::vector<uint32_t> chunks = {64, 1024, 64, 256};
-                  std::vector<float*> inputs, outputs;
-                  if (is_grouped) verbena_ops_group_begin(rank.ops());
-                  for (const uint32_t chunk_bytes : chunks) {
-                    inputs.push_back(allocate_privately(kCount));
-                    outputs.push_back(allocate_privately(kCount));
-                    fill(inputs.back(), kCount, number);
-                    const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 2, 64, chunk_bytes};
-                    const std::string said = all_reduce(rank, inputs.back(), outputs.back(), kCount, &choice);
-                    if (!said.empty()) return said;
-                  }
-                  if (is_grouped) check(verbena_ops_group_end(rank.ops(), nullptr));
-                  if (const std::string said = end(rank); !said.empty()) return said;
-                  for (size_t i = 0; i < chunks.size(); ++i) {
-                    const std::string said = compare(outputs[i], kCount, 3);
-                    if (!said.empty()) return "call " + std::to_string(i) + ": " + said;
-                  }
-                  return "";
-                }),
-            "");
+  expect_run({0, 0, 0}, [](Rank& rank, uint32_t number) -> std::string {
+    rank.create_for_all();
+    const bool is_grouped = number == 1;
+    const std::vector<uint32_t> chunks = {64, 1024, 64, 256};
+    std::vector<float*> inputs, outputs;
+    if (is_grouped) verbena_ops_group_begin(rank.ops());
+    for (const uint32_t chunk_bytes : chunks) {
+      inputs.push_back(allocate_privately(kCount));
+      outputs.push_back(allocate_privately(kCount));
+      fill(inputs.back(), kCount, number);
+      const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 2, 64, chunk_bytes};
+      const std::string said = all_reduce(rank, inputs.back(), outputs.back(), kCount, &choice);
+      if (!said.empty()) return said;
+    }
+    if (is_grouped) check(verbena_ops_group_end(rank.ops(), nullptr));
+    if (const std::string said = end(rank); !said.empty()) return said;
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const std::string said = compare(outputs[i], kCount, 3);
+      if (!said.empty()) return "call " + std::to_string(i) + ": " + said;
+    }
+    return "";
+  });
 }
 
 }  // namespace

@@ -355,25 +355,23 @@ TEST(OpsFailures, OffsetsBeyondTheTensorsAreRefused) {
     int64_t count, offset;
   };
   for (const Case& one : {Case{8, 17}, Case{8, -1}, Case{-8, 0}, Case{8, INT64_MAX}, Case{INT64_MAX, 8}}) {
-    EXPECT_EQ(run({0, 0},
-                  [&](Rank& rank, uint32_t number) -> std::string {
-                    rank.create_for_all();
-                    const auto memory = rank.context().allocate(64);
-                    auto* const counts = memory.address<int64_t>();
-                    counts[0] = 8;
-                    counts[1] = one.count;
-                    counts[2] = 0;
-                    counts[3] = one.offset;
-                    fill(rank, sum_by("", VERBENA_OPS_ONE_SHOT), number, 0);
-                    const verbena_ops_sizes sizes{4, 96, 96, 32};
-                    check(verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts,
-                                                   counts + 2, &sizes, nullptr, nullptr));
-                    rank.synchronize();
-                    if (rank.tensor(1)[24] != -1) return "wrote beyond the output";
-                    return rank.all_reduce() == VERBENA_INVALID_ARGUMENT ? "" : "not refused";
-                  }),
-              "")
-        << one.count << " at " << one.offset;
+    SCOPED_TRACE(testing::Message() << one.count << " at " << one.offset);
+    expect_run({0, 0}, [&](Rank& rank, uint32_t number) -> std::string {
+      rank.create_for_all();
+      const auto memory = rank.context().allocate(64);
+      auto* const counts = memory.address<int64_t>();
+      counts[0] = 8;
+      counts[1] = one.count;
+      counts[2] = 0;
+      counts[3] = one.offset;
+      fill(rank, sum_by("", VERBENA_OPS_ONE_SHOT), number, 0);
+      const verbena_ops_sizes sizes{4, 96, 96, 32};
+      check(verbena_ops_all_gather_v(rank.ops(), rank.tensor(0), rank.tensor(1), counts, counts + 2, &sizes,
+                                     nullptr, nullptr));
+      rank.synchronize();
+      if (rank.tensor(1)[24] != -1) return "wrote beyond the output";
+      return rank.all_reduce() == VERBENA_INVALID_ARGUMENT ? "" : "not refused";
+    });
   }
 }
 
@@ -451,25 +449,22 @@ TEST(OpsFailures, SettingsThatDifferAreNamed) {
 // A communicator has at most 16 ranks, an exchange of tokens 32. Every rank gets the error.
 TEST(OpsFailures, TooManyRanks) {
   const base::ScopedEnvironment environment({{"FAKE_GPUS", "33"}});
-  EXPECT_EQ(run(std::vector<int>(33, 0),
-                [](Rank& rank, uint32_t) -> std::string {
-                  const verbena_team* const world = verbena_team_world(rank.context().handle());
-                  if (rank.create(world) != VERBENA_INVALID_ARGUMENT) return "a communicator";
-                  std::string said = verbena_last_error();
-                  if (said.find("a team of 33 ranks: at most 16") == std::string::npos) return said;
-                  verbena_moe_options options{};
-                  options.experts = options.max_tokens = 33;
-                  options.top_k = 1;
-                  options.hidden = 8;
-                  verbena_moe* moe = nullptr;
-                  if (verbena_moe_create(rank.context().handle(), world, &options, &moe) !=
-                      VERBENA_INVALID_ARGUMENT)
-                    return "an exchange";
-                  said = verbena_last_error();
-                  if (said.find("the number of ranks is 33") == std::string::npos) return said;
-                  return verbena_moe_workspace_bytes(&options, 33) == 0 ? "" : "a workspace";
-                }),
-            "");
+  expect_run(std::vector<int>(33, 0), [](Rank& rank, uint32_t) -> std::string {
+    const verbena_team* const world = verbena_team_world(rank.context().handle());
+    if (rank.create(world) != VERBENA_INVALID_ARGUMENT) return "a communicator";
+    std::string said = verbena_last_error();
+    if (said.find("a team of 33 ranks: at most 16") == std::string::npos) return said;
+    verbena_moe_options options{};
+    options.experts = options.max_tokens = 33;
+    options.top_k = 1;
+    options.hidden = 8;
+    verbena_moe* moe = nullptr;
+    if (verbena_moe_create(rank.context().handle(), world, &options, &moe) != VERBENA_INVALID_ARGUMENT)
+      return "an exchange";
+    said = verbena_last_error();
+    if (said.find("the number of ranks is 33") == std::string::npos) return said;
+    return verbena_moe_workspace_bytes(&options, 33) == 0 ? "" : "a workspace";
+  });
 }
 // The reason is reported, by the operations and by their context.
 TEST(OpsFailures, AnErrorWordThatCannotBeRead) {
@@ -515,101 +510,91 @@ TEST(OpsFailures, KernelsThatTheDriverIsTooOldFor) {
 // GPU 1 has no clusters of blocks: rows are spread as it can.
 TEST(OpsFailures, DifferentGpusChooseAlike) {
   const base::ScopedEnvironment environment({{"FAKE_GPU_CAPABILITIES", "9,8"}});
-  EXPECT_EQ(run({0, 0},
-                [](Rank& rank, uint32_t number) -> std::string {
-                  rank.create_for_all();
-                  // Two rows of 512 numbers, bfloat16 ones.
-                  constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000;
-                  auto* const input = reinterpret_cast<uint16_t*>(rank.tensor(0));
-                  auto* const output = reinterpret_cast<uint16_t*>(rank.tensor(1));
-                  for (size_t i = 0; i < 1024; ++i) input[i] = kOne;
-                  std::memset(output, 0, 2048);
-                  verbena_ops_norm norm{};
-                  norm.rows = 1;
-                  norm.hidden = 1024;
-                  norm.output = output;
-                  norm.output_stride = 1024;
-                  const verbena_ops_choice choice{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
-                  check(verbena_ops_all_reduce_norm(rank.ops(), input, input, VERBENA_OPS_BFLOAT16, &norm,
-                                                    VERBENA_OPS_AUTO, &choice, nullptr));
-                  rank.synchronize();
-                  char text[512] = "";
-                  if (verbena_ops_get_error(rank.ops(), text, sizeof(text)) != VERBENA_SUCCESS) return text;
-                  for (size_t i = 0; i < 1024; ++i)
-                    if (input[i] != kTwo || output[i] != kOne)
-                      return "element " + std::to_string(i) + " is wrong";
-                  static_cast<void>(number);
-                  return "";
-                }),
-            "");
+  expect_run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
+    rank.create_for_all();
+    // Two rows of 512 numbers, bfloat16 ones.
+    constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000;
+    auto* const input = reinterpret_cast<uint16_t*>(rank.tensor(0));
+    auto* const output = reinterpret_cast<uint16_t*>(rank.tensor(1));
+    for (size_t i = 0; i < 1024; ++i) input[i] = kOne;
+    std::memset(output, 0, 2048);
+    verbena_ops_norm norm{};
+    norm.rows = 1;
+    norm.hidden = 1024;
+    norm.output = output;
+    norm.output_stride = 1024;
+    const verbena_ops_choice choice{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
+    check(verbena_ops_all_reduce_norm(rank.ops(), input, input, VERBENA_OPS_BFLOAT16, &norm, VERBENA_OPS_AUTO,
+                                      &choice, nullptr));
+    rank.synchronize();
+    char text[512] = "";
+    if (verbena_ops_get_error(rank.ops(), text, sizeof(text)) != VERBENA_SUCCESS) return text;
+    for (size_t i = 0; i < 1024; ++i)
+      if (input[i] != kTwo || output[i] != kOne) return "element " + std::to_string(i) + " is wrong";
+    static_cast<void>(number);
+    return "";
+  });
 }
 
 // Kernels of two communicators must both have multiprocessors; and both use the same loaded kernels.
 TEST(OpsFailures, ASecondCommunicatorLeavesTheFirstRoom) {
-  EXPECT_EQ(run({0, 0},
-                [](Rank& rank, uint32_t) -> std::string {
-                  verbena_context* const context = rank.context().handle();
-                  verbena_ops *first = nullptr, *second = nullptr;
-                  verbena_ops_options options{};
-                  options.packet_bytes = options.chunk_bytes = 8 << 20;
-                  const auto count_blocks = [](verbena_ops* ops) {
-                    verbena_ops_choice choice{};
-                    static_cast<void>(verbena_ops_choose(ops, VERBENA_OPS_ALL_REDUCE, 32 << 20, &choice));
-                    return choice.blocks;
-                  };
-                  if (verbena_ops_create(context, verbena_team_world(context), &options, &first) != 0 ||
-                      verbena_ops_create(context, verbena_team_world(context), &options, &second) != 0)
-                    return verbena_last_error();
-                  const auto count_modules = find_in_driver<int (*)()>("fake_gpu_count_modules");
-                  std::string said;
-                  if (count_blocks(first) != 128) said += " first " + std::to_string(count_blocks(first));
-                  if (count_blocks(second) != 64) said += " second " + std::to_string(count_blocks(second));
-                  if (count_modules() != 2) said += " modules " + std::to_string(count_modules());
-                  static_cast<void>(verbena_ops_destroy(second));
-                  static_cast<void>(verbena_ops_destroy(first));
-                  return said + (count_modules() == 0 ? "" : " modules stay");
-                }),
-            "");
+  expect_run({0, 0}, [](Rank& rank, uint32_t) -> std::string {
+    verbena_context* const context = rank.context().handle();
+    verbena_ops *first = nullptr, *second = nullptr;
+    verbena_ops_options options{};
+    options.packet_bytes = options.chunk_bytes = 8 << 20;
+    const auto count_blocks = [](verbena_ops* ops) {
+      verbena_ops_choice choice{};
+      static_cast<void>(verbena_ops_choose(ops, VERBENA_OPS_ALL_REDUCE, 32 << 20, &choice));
+      return choice.blocks;
+    };
+    if (verbena_ops_create(context, verbena_team_world(context), &options, &first) != 0 ||
+        verbena_ops_create(context, verbena_team_world(context), &options, &second) != 0)
+      return verbena_last_error();
+    const auto count_modules = find_in_driver<int (*)()>("fake_gpu_count_modules");
+    std::string said;
+    if (count_blocks(first) != 128) said += " first " + std::to_string(count_blocks(first));
+    if (count_blocks(second) != 64) said += " second " + std::to_string(count_blocks(second));
+    if (count_modules() != 2) said += " modules " + std::to_string(count_modules());
+    static_cast<void>(verbena_ops_destroy(second));
+    static_cast<void>(verbena_ops_destroy(first));
+    return said + (count_modules() == 0 ? "" : " modules stay");
+  });
 }
 
 // The second communicator has half of the blocks: two of the first one's size have no room in this heap.
 TEST(OpsFailures, MemoryFollowsTheNumberOfBlocks) {
   const base::ScopedEnvironment environment({{"VERBENA_SYMM_HEAP_BYTES", "320m"}});
-  EXPECT_EQ(run({0, 0},
-                [](Rank& rank, uint32_t) -> std::string {
-                  verbena_context* const context = rank.context().handle();
-                  std::string said;
-                  verbena_ops* made[4] = {};
-                  const auto create = [&](uint32_t index, verbena_ops_options options) {
-                    if (verbena_ops_create(context, verbena_team_world(context), &options, &made[index]) != 0)
-                      said += std::to_string(index) + ": " + verbena_last_error() + "; ";
-                  };
-                  create(0, {});
-                  create(1, {});
-                  for (const uint32_t index : {0, 1}) static_cast<void>(verbena_ops_destroy(made[index]));
-                  verbena_ops_options few{};
-                  few.blocks = 8;
-                  for (const uint32_t index : {0, 1, 2, 3}) create(index, few);
-                  for (verbena_ops* const ops : made) static_cast<void>(verbena_ops_destroy(ops));
-                  return said;
-                }),
-            "");
+  expect_run({0, 0}, [](Rank& rank, uint32_t) -> std::string {
+    verbena_context* const context = rank.context().handle();
+    std::string said;
+    verbena_ops* made[4] = {};
+    const auto create = [&](uint32_t index, verbena_ops_options options) {
+      if (verbena_ops_create(context, verbena_team_world(context), &options, &made[index]) != 0)
+        said += std::to_string(index) + ": " + verbena_last_error() + "; ";
+    };
+    create(0, {});
+    create(1, {});
+    for (const uint32_t index : {0, 1}) static_cast<void>(verbena_ops_destroy(made[index]));
+    verbena_ops_options few{};
+    few.blocks = 8;
+    for (const uint32_t index : {0, 1, 2, 3}) create(index, few);
+    for (verbena_ops* const ops : made) static_cast<void>(verbena_ops_destroy(ops));
+    return said;
+  });
 }
 
 TEST(OpsFailures, ChunksAreMultiplesOfAVector) {
-  EXPECT_EQ(run({0, 0},
-                [](Rank& rank, uint32_t) -> std::string {
-                  rank.create_for_all();
-                  for (const uint32_t bytes : {1U, 24U, 4097U}) {
-                    const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, bytes};
-                    if (rank.all_reduce(&choice) != VERBENA_INVALID_ARGUMENT)
-                      return std::to_string(bytes) + " were taken";
-                  }
-                  const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, 48};
-                  check(rank.all_reduce(&choice));
-                  return rank.has_sum(2, 1) ? "" : "wrong";
-                }),
-            "");
+  expect_run({0, 0}, [](Rank& rank, uint32_t) -> std::string {
+    rank.create_for_all();
+    for (const uint32_t bytes : {1U, 24U, 4097U}) {
+      const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, bytes};
+      if (rank.all_reduce(&choice) != VERBENA_INVALID_ARGUMENT) return std::to_string(bytes) + " were taken";
+    }
+    const verbena_ops_choice choice{VERBENA_OPS_BULK_TWO_SHOT, 0, 0, 48};
+    check(rank.all_reduce(&choice));
+    return rank.has_sum(2, 1) ? "" : "wrong";
+  });
 }
 
 }  // namespace

@@ -23,18 +23,18 @@
 #include <vector>
 
 #include "abi/cuda.h"
+#include "base/driver_stand_in.h"
 #include "ops/fake_kernels.h"
-
-#define API extern "C" __attribute__((visibility("default"))) CUresult
 
 using namespace verbena;
 using namespace verbena::cuda;
+using driver_stand_in::Context, driver_stand_in::current, driver_stand_in::kGrainBytes,
+    driver_stand_in::kInvalidContext;
 
 namespace {
 
-constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidContext = 201,
-                   kNotFound = 500, kCaptureInvalid = 901;
-constexpr size_t kGrainBytes = 2 << 20;
+constexpr CUresult kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kNotFound = 500,
+                   kCaptureInvalid = 901;
 
 using Clock = std::chrono::steady_clock;
 int count_gpus() {
@@ -50,9 +50,6 @@ int find_capability(int gpu) {
   return text == nullptr || at >= std::strlen(text) ? 9 : text[at] - '0';
 }
 
-struct Context {
-  int gpu;
-};
 Context* find_context(int gpu) {
   static std::vector<Context> contexts = [] {
     std::vector<Context> all;
@@ -61,8 +58,6 @@ Context* find_context(int gpu) {
   }();
   return &contexts[static_cast<size_t>(gpu)];
 }
-thread_local Context* current = nullptr;
-thread_local std::vector<Context*> pushed;
 
 struct Handle {
   int fd;
@@ -210,10 +205,6 @@ API cuGetErrorName(CUresult status, const char** text) {
   *text = status == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_OF_THE_STAND_IN";
   return CUDA_SUCCESS;
 }
-API cuGetErrorString(CUresult, const char** text) {
-  *text = "an error of the stand-in";
-  return CUDA_SUCCESS;
-}
 API cuDeviceGetCount(int* count) {
   *count = count_gpus();
   return CUDA_SUCCESS;
@@ -230,10 +221,6 @@ API cuDeviceGetName(char* name, int capacity, CUdevice device) {
 }
 API cuDeviceGetPCIBusId(char* text, int capacity, CUdevice device) {
   std::snprintf(text, static_cast<size_t>(capacity), "FFFE:%02X:00.0", device + 1);  // of no real device
-  return CUDA_SUCCESS;
-}
-API cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  std::memset(uuid, device + 1, sizeof(*uuid));
   return CUDA_SUCCESS;
 }
 API cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
@@ -259,40 +246,12 @@ API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   *context = reinterpret_cast<CUcontext>(find_context(device));
   return CUDA_SUCCESS;
 }
-API cuDevicePrimaryCtxRelease_v2(CUdevice) {
-  return CUDA_SUCCESS;
-}
 API cuCtxSetCurrent(CUcontext context) {
   current = reinterpret_cast<Context*>(context);
   return CUDA_SUCCESS;
 }
-API cuCtxGetCurrent(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(current);
-  return CUDA_SUCCESS;
-}
-API cuCtxGetDevice(CUdevice* device) {
-  if (current == nullptr) return kInvalidContext;
-  *device = current->gpu;
-  return CUDA_SUCCESS;
-}
-API cuCtxPushCurrent_v2(CUcontext context) {
-  pushed.push_back(current);
-  current = reinterpret_cast<Context*>(context);
-  return CUDA_SUCCESS;
-}
-API cuCtxPopCurrent_v2(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(current);
-  current = pushed.back();
-  pushed.pop_back();
-  return CUDA_SUCCESS;
-}
 API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   *least = *greatest = 0;
-  return CUDA_SUCCESS;
-}
-API cuThreadExchangeStreamCaptureMode(int* mode) {
-  thread_local int present = 0;
-  std::swap(*mode, present);
   return CUDA_SUCCESS;
 }
 
@@ -314,17 +273,6 @@ API cuMemFree_v2(CUdeviceptr address) {
   if (range == ranges.end()) return kInvalidValue;
   munmap(reinterpret_cast<void*>(address), range->second.bytes);
   ranges.erase(range);
-  return CUDA_SUCCESS;
-}
-API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
-  *address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return CUDA_SUCCESS;
-}
-API cuMemFreeHost(void*) {
-  return CUDA_SUCCESS;
-}
-API cuMemHostGetDevicePointer_v2(CUdeviceptr* mapped, void* address, unsigned) {
-  *mapped = reinterpret_cast<CUdeviceptr>(address);
   return CUDA_SUCCESS;
 }
 API cuMemHostRegister_v2(void*, size_t, unsigned) {
@@ -365,10 +313,6 @@ API cuPointerGetAttribute(void* value, int which, CUdeviceptr address) {
     default:
       return kInvalidValue;
   }
-}
-API cuMemGetAllocationGranularity(size_t* grain, const CUmemAllocationProp*, int) {
-  *grain = kGrainBytes;
-  return CUDA_SUCCESS;
 }
 API cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
   void* const memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

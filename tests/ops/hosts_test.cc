@@ -33,27 +33,22 @@ TEST(OpsAcrossHosts, HostsHaveEquallyManyRanks) {
 
 // Ranks 0 and 1 of one host, 2 and 3 of two: their teams are made by one call, and by others none is.
 TEST(OpsAcrossHosts, TeamsOfOneHostAndOfSeveralSideBySide) {
-  EXPECT_EQ(run({0, 0, 0, 1, 1},
-                [](Rank& rank, uint32_t number) -> std::string {
-                  const SymmetricTeam team =
-                      rank.context().split(rank.context().world(), number == 4 ? -1 : number / 2);
-                  check(rank.create(team.handle()));
-                  if (number == 4) return "";
-                  check(rank.all_reduce());
-                  return rank.has_sum(2, number < 2 ? 1 : 5) ? "" : "wrong";
-                }),
-            "");
+  expect_run({0, 0, 0, 1, 1}, [](Rank& rank, uint32_t number) -> std::string {
+    const SymmetricTeam team = rank.context().split(rank.context().world(), number == 4 ? -1 : number / 2);
+    check(rank.create(team.handle()));
+    if (number == 4) return "";
+    check(rank.all_reduce());
+    return rank.has_sum(2, number < 2 ? 1 : 5) ? "" : "wrong";
+  });
 }
 
 // Host 0 has ranks 0 and 2: sums go by hosts, whatever the order of ranks.
 TEST(OpsAcrossHosts, RanksOfAHostNeedNotBeNeighbours) {
-  EXPECT_EQ(run({0, 1, 0, 1},
-                [](Rank& rank, uint32_t) -> std::string {
-                  rank.create_for_all();
-                  check(rank.all_reduce());
-                  return rank.has_sum(4, 6) ? "" : "wrong";
-                }),
-            "");
+  expect_run({0, 1, 0, 1}, [](Rank& rank, uint32_t) -> std::string {
+    rank.create_for_all();
+    check(rank.all_reduce());
+    return rank.has_sum(4, 6) ? "" : "wrong";
+  });
 }
 
 TEST(OpsAcrossHosts, RefusesWhatThereIsNot) {
@@ -214,31 +209,29 @@ TEST(OpsAcrossHosts, LosslessFromTheMeasuredSizeOn) {
                  R"("points": )" + points + "}";
   }
   std::ofstream(file) << R"({"format": "verbena-tuning", "version": 1, "ops": [)" << entries << "]}";
-  EXPECT_EQ(run({0, 1},
-                [&](Rank& rank, uint32_t number) -> std::string {
-                  verbena_ops_options options{};
-                  options.tuning_file = file.c_str();
-                  if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
-                    return verbena_last_error();
-                  std::string wrong;
-                  for (const auto& [operation, bytes, algorithm] :
-                       {std::tuple(VERBENA_OPS_ALL_REDUCE, 4096, VERBENA_OPS_BULK_TWO_SHOT),
-                        std::tuple(VERBENA_OPS_ALL_REDUCE, 8192, VERBENA_OPS_LOSSLESS),
-                        std::tuple(VERBENA_OPS_ALL_GATHER, 8192, VERBENA_OPS_LOSSLESS),
-                        std::tuple(VERBENA_OPS_BROADCAST, 8192, VERBENA_OPS_BULK_TWO_SHOT)}) {
-                    verbena_ops_choice chosen{};
-                    (void)verbena_ops_choose(rank.ops(), operation, bytes, &chosen);
-                    if (chosen.algorithm != algorithm)
-                      wrong += "operation " + std::to_string(operation) + " of " + std::to_string(bytes) +
-                               " bytes by " + std::to_string(chosen.algorithm) + "; ";
-                  }
-                  EveryCall calls(rank, number, 2);
-                  const verbena_ops_choice promised{VERBENA_OPS_AUTO_BFLOAT16, 0, 0, 0};
-                  for (uint32_t step = 0; step < 3; ++step)
-                    wrong += calls.check(nullptr, step) + calls.check(&promised, step);
-                  return wrong;
-                }),
-            "");
+  expect_run({0, 1}, [&](Rank& rank, uint32_t number) -> std::string {
+    verbena_ops_options options{};
+    options.tuning_file = file.c_str();
+    if (rank.create(verbena_team_world(rank.context().handle()), options) != VERBENA_SUCCESS)
+      return verbena_last_error();
+    std::string wrong;
+    for (const auto& [operation, bytes, algorithm] :
+         {std::tuple(VERBENA_OPS_ALL_REDUCE, 4096, VERBENA_OPS_BULK_TWO_SHOT),
+          std::tuple(VERBENA_OPS_ALL_REDUCE, 8192, VERBENA_OPS_LOSSLESS),
+          std::tuple(VERBENA_OPS_ALL_GATHER, 8192, VERBENA_OPS_LOSSLESS),
+          std::tuple(VERBENA_OPS_BROADCAST, 8192, VERBENA_OPS_BULK_TWO_SHOT)}) {
+      verbena_ops_choice chosen{};
+      (void)verbena_ops_choose(rank.ops(), operation, bytes, &chosen);
+      if (chosen.algorithm != algorithm)
+        wrong += "operation " + std::to_string(operation) + " of " + std::to_string(bytes) + " bytes by " +
+                 std::to_string(chosen.algorithm) + "; ";
+    }
+    EveryCall calls(rank, number, 2);
+    const verbena_ops_choice promised{VERBENA_OPS_AUTO_BFLOAT16, 0, 0, 0};
+    for (uint32_t step = 0; step < 3; ++step)
+      wrong += calls.check(nullptr, step) + calls.check(&promised, step);
+    return wrong;
+  });
   std::remove(file.c_str());
 }
 
@@ -257,6 +250,7 @@ TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
     const verbena_ops_choice choice{algorithm, 2, 64, 0};
     for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, {0, 0, 1, 1}}) {
       const auto ranks = static_cast<uint32_t>(hosts.size());
+      SCOPED_TRACE(testing::Message() << "algorithm " << algorithm);
       const Body body = [&](Rank& rank, uint32_t number) -> std::string {
         if (rank.create(verbena_team_world(rank.context().handle())) != VERBENA_SUCCESS)
           return verbena_last_error();
@@ -265,7 +259,7 @@ TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
         for (uint32_t step = 0; step < 6 && wrong.empty(); ++step) wrong = calls.check(&choice, step);
         return wrong;
       };
-      EXPECT_EQ(run(hosts, body), "") << ranks << " ranks, algorithm " << algorithm;
+      expect_run(hosts, body);
       if (ranks != 2) continue;
       const base::ScopedEnvironment no_failover({{"VERBENA_FAILOVER", "0"}});
       EXPECT_THAT(run(hosts, body), HasSubstr("retries exhausted"));
@@ -276,26 +270,24 @@ TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
 // Rank 3 comes when the others have given up: all of them name it, and go on after a reset.
 TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
   const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "1000"}});
-  EXPECT_EQ(run({0, 0, 1, 1},
-                [](Rank& rank, uint32_t number) -> std::string {
-                  rank.create_for_all();
-                  check(rank.all_reduce());
-                  if (!rank.has_sum(4, 6)) return "wrong";
-                  if (number == 3) {
-                    std::this_thread::sleep_for(std::chrono::seconds(3));
-                  } else if (rank.all_reduce() != VERBENA_SUCCESS) {
-                    return verbena_last_error();
-                  }
-                  rank.synchronize();
-                  char text[512] = "";
-                  const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
-                  if (result != VERBENA_TIMEOUT || std::string(text).find("of rank 3") == std::string::npos)
-                    return std::string("said: ") + text;
-                  check(verbena_ops_reset(rank.ops()));
-                  check(rank.all_reduce());
-                  return rank.has_sum(4, 6) ? "" : "wrong after a reset";
-                }),
-            "");
+  expect_run({0, 0, 1, 1}, [](Rank& rank, uint32_t number) -> std::string {
+    rank.create_for_all();
+    check(rank.all_reduce());
+    if (!rank.has_sum(4, 6)) return "wrong";
+    if (number == 3) {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+    } else if (rank.all_reduce() != VERBENA_SUCCESS) {
+      return verbena_last_error();
+    }
+    rank.synchronize();
+    char text[512] = "";
+    const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
+    if (result != VERBENA_TIMEOUT || std::string(text).find("of rank 3") == std::string::npos)
+      return std::string("said: ") + text;
+    check(verbena_ops_reset(rank.ops()));
+    check(rank.all_reduce());
+    return rank.has_sum(4, 6) ? "" : "wrong after a reset";
+  });
 }
 
 // Rank 3 does not come, and rank 2, of its host, begins later than rank 0, whose counterpart it is. Ranks
@@ -303,24 +295,22 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
 // waits for it.
 TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndNotTheOneThatWaitsForIt) {
   const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "4000"}});
-  EXPECT_EQ(run({0, 0, 1, 1},
-                [](Rank& rank, uint32_t number) -> std::string {
-                  rank.create_for_all();
-                  check(rank.all_reduce());
-                  if (!rank.has_sum(4, 6)) return "wrong";
-                  if (number == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
-                  if (number == 3) {
-                    std::this_thread::sleep_for(std::chrono::seconds(7));
-                    return "";
-                  }
-                  check(rank.all_reduce());
-                  rank.synchronize();
-                  char text[512] = "";
-                  const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
-                  const bool is_named = std::string(text).find("of rank 3") != std::string::npos;
-                  return result == VERBENA_TIMEOUT && is_named ? "" : std::string("said: ") + text;
-                }),
-            "");
+  expect_run({0, 0, 1, 1}, [](Rank& rank, uint32_t number) -> std::string {
+    rank.create_for_all();
+    check(rank.all_reduce());
+    if (!rank.has_sum(4, 6)) return "wrong";
+    if (number == 2) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    if (number == 3) {
+      std::this_thread::sleep_for(std::chrono::seconds(7));
+      return "";
+    }
+    check(rank.all_reduce());
+    rank.synchronize();
+    char text[512] = "";
+    const verbena_result result = verbena_ops_get_error(rank.ops(), text, sizeof(text));
+    const bool is_named = std::string(text).find("of rank 3") != std::string::npos;
+    return result == VERBENA_TIMEOUT && is_named ? "" : std::string("said: ") + text;
+  });
 }
 
 }  // namespace

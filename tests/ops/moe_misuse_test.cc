@@ -57,27 +57,22 @@ class Moe {
 
 // A block that is not resident sends nothing, and the peers' resident blocks wait for it.
 TEST(MoeMisuse, MoreBlocksThanMultiprocessors) {
-  EXPECT_EQ(run({0, 0},
-                [](Rank& rank, uint32_t) -> std::string {
-                  const verbena_moe_options options = make_options(kMultiprocessors + 1);
-                  verbena_context* const context = rank.context().handle();
-                  verbena_moe* moe = nullptr;
-                  return verbena_moe_create(context, verbena_team_world(context), &options, &moe) ==
-                                 VERBENA_INVALID_ARGUMENT
-                             ? ""
-                             : "accepted";
-                }),
-            "");
+  expect_run({0, 0}, [](Rank& rank, uint32_t) -> std::string {
+    const verbena_moe_options options = make_options(kMultiprocessors + 1);
+    verbena_context* const context = rank.context().handle();
+    verbena_moe* moe = nullptr;
+    return verbena_moe_create(context, verbena_team_world(context), &options, &moe) ==
+                   VERBENA_INVALID_ARGUMENT
+               ? ""
+               : "accepted";
+  });
 }
 // Kernels of two exchanges may run at the same time in another order on each rank.
 TEST(MoeMisuse, TwoExchangesFillTheGpu) {
-  EXPECT_EQ(run({0, 0},
-                [](Rank& rank, uint32_t) -> std::string {
-                  Moe first(rank, 0), second(rank, 0);
-                  return second.dispatch(kMultiprocessors / 2 + 1) == VERBENA_INVALID_ARGUMENT ? ""
-                                                                                               : "accepted";
-                }),
-            "");
+  expect_run({0, 0}, [](Rank& rank, uint32_t) -> std::string {
+    Moe first(rank, 0), second(rank, 0);
+    return second.dispatch(kMultiprocessors / 2 + 1) == VERBENA_INVALID_ARGUMENT ? "" : "accepted";
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -121,6 +123,12 @@ inline std::string run(const std::vector<int>& hosts, const Body& body) {
   waitpid(meeting, nullptr, 0);
   for (const int end : {ids[0], ids[1], texts[0]}) close(end);
   return all;
+}
+// The test fails if a rank says anything.
+inline void expect_run(const std::vector<int>& hosts, const Body& body,
+                       const std::source_location& at = std::source_location::current()) {
+  if (const std::string said = run(hosts, body); !said.empty())
+    ADD_FAILURE_AT(at.file_name(), static_cast<int>(at.line())) << said << "of " << hosts.size() << " ranks";
 }
 
 }  // namespace verbena

@@ -21,9 +21,7 @@ constexpr uint32_t kReceives = 200;
 // Two ends in one process, with as many receives as a test sends.
 struct Pair {
   Pair() {
-    for (uint32_t i = 0; i < kReceives; ++i)
-      right.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
-                         pages.address() + i * kPageBytes, pages.mr()->lkey);
+    for (uint32_t i = 0; i < kReceives; ++i) right.post_receive(i, lines, pages);
     data.fill(5);
     for (size_t i = 0; i < headers.size(); ++i) headers.data()[i] = static_cast<uint8_t>(i * 31);
     for (uint32_t path = 0; path < 8; ++path) handles.push_back(left.make_handle(right.address(), path));
@@ -32,14 +30,8 @@ struct Pair {
     for (ibv_ah* handle : handles) ibv_destroy_ah(handle);
   }
   DatagramEnd::Packet make(uint32_t number, uint32_t path, uint32_t bytes = kDataBytes) {
-    return {number,
-            headers.address() + number % 64 * kHeaderBytes,
-            data.address() + number % 16 * 16,
-            headers.mr()->lkey,
-            data.mr()->lkey,
-            bytes,
-            handles[path],
-            right.qp->qp_num};
+    return {number, headers.piece(number % 64 * kHeaderBytes, kHeaderBytes),
+            data.piece(number % 16 * 16, bytes), handles[path], right.qp->qp_num};
   }
   void post(const std::vector<DatagramEnd::Packet>& packets) {
     ASSERT_EQ(left.post(packets), 0);
@@ -89,7 +81,7 @@ struct Pair {
 
   Node left_node, right_node;
   Buffer headers{left_node, 64 * kHeaderBytes}, data{left_node, kPageBytes + 256};
-  Buffer lines{right_node, kReceives* kLineBytes}, pages{right_node, kReceives* kPageBytes};
+  Buffer lines{right_node, kReceives*kLineBytes}, pages{right_node, kReceives*kPageBytes};
   DatagramEnd left{left_node}, right{right_node};
   std::vector<ibv_ah*> handles;
   int wrong_bytes = 0;
@@ -222,9 +214,7 @@ TEST(DatagramPeerTest, APeerThatDiesFailsNoQueuePair) {
       Node node;
       DatagramEnd end(node, 1024);
       Buffer lines(node, 1024 * kLineBytes), pages(node, 1024 * kPageBytes);
-      for (uint32_t r = 0; r < 1024; ++r)
-        end.post_receive(r, lines.address() + r * kLineBytes, lines.mr()->lkey,
-                         pages.address() + r * kPageBytes, pages.mr()->lkey);
+      for (uint32_t r = 0; r < 1024; ++r) end.post_receive(r, lines, pages);
       tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
       hear<bool>(socket);
       tell(socket, node.wait_completions(100).size());
@@ -242,8 +232,8 @@ TEST(DatagramPeerTest, APeerThatDiesFailsNoQueuePair) {
   const auto post = [&](uint32_t count) {
     std::vector<DatagramEnd::Packet> packets;
     for (uint32_t i = 0; i < count; ++i)
-      packets.push_back({i, header.address(), data.address(), header.mr()->lkey, data.mr()->lkey, kDataBytes,
-                         handles[i % 2], there[i % 2].number});
+      packets.push_back(
+          {i, header.piece(0, kHeaderBytes), data.piece(0, kDataBytes), handles[i % 2], there[i % 2].number});
     ASSERT_EQ(end.post(packets), 0);
     ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
   };
@@ -286,7 +276,7 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
     tell(socket, is_traced);
     for (uint32_t sent = 0; is_traced; ++sent) {
       raise(SIGSTOP);  // the parent lets it go on
-      ASSERT_EQ(end.post({{sent, header.address(), 0, header.mr()->lkey, 0, 0, handle, to.number}}), 0);
+      ASSERT_EQ(end.post({{sent, header.piece(0, kHeaderBytes), {}, handle, to.number}}), 0);
       raise(SIGSTOP);
       ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
     }
@@ -301,16 +291,11 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
   DatagramEnd here(other_node);
   Buffer here_header(other_node, kHeaderBytes);
   ibv_ah* const handle = here.make_handle(end.address(), 0);
-  const auto post = [&](uint64_t i) {
-    end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey, pages.address() + i * kPageBytes,
-                     pages.mr()->lkey);
-  };
+  const auto post = [&](uint64_t i) { end.post_receive(i, lines, pages); };
   // How many of so many datagrams arrive.
   const auto send = [&](uint32_t count, bool posts_again) {
     for (uint32_t i = 0; i < count; ++i) {
-      EXPECT_EQ(
-          here.post({{i, here_header.address(), 0, here_header.mr()->lkey, 0, 0, handle, end.qp->qp_num}}),
-          0);
+      EXPECT_EQ(here.post({{i, here_header.piece(0, kHeaderBytes), {}, handle, end.qp->qp_num}}), 0);
       EXPECT_EQ(other_node.wait_completion().status, IBV_WC_SUCCESS);
     }
     uint32_t arrived = 0;
@@ -358,7 +343,7 @@ TEST(DatagramReceiveTest, SendersThatStopLoseNoReceive) {
       const auto to = hear<DatagramAddress>(socket);
       ibv_ah* const handle = end.make_handle(to.gid, 0);
       for (pollfd order{socket, POLLIN, 0}; poll(&order, 1, 0) == 0;) {
-        ASSERT_EQ(end.post({{0, header.address(), 0, header.mr()->lkey, 0, 0, handle, to.number}}), 0);
+        ASSERT_EQ(end.post({{0, header.piece(0, kHeaderBytes), {}, handle, to.number}}), 0);
         ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
       }
       ibv_destroy_ah(handle);
@@ -367,10 +352,7 @@ TEST(DatagramReceiveTest, SendersThatStopLoseNoReceive) {
   Node node({.cq_entries = kFew});
   DatagramEnd end(node, kFew);
   Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes);
-  const auto post = [&](uint64_t i) {
-    end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey, pages.address() + i * kPageBytes,
-                     pages.mr()->lkey);
-  };
+  const auto post = [&](uint64_t i) { end.post_receive(i, lines, pages); };
   for (uint32_t i = 0; i < kFew; ++i) post(i);
   for (const auto& sender : senders) tell(sender->socket(), DatagramAddress{end.address(), end.qp->qp_num});
   for (uint32_t round = 0; round < kRounds && !HasFailure(); ++round) {
@@ -400,7 +382,7 @@ TEST(DatagramReceiveTest, SendersThatStopLoseNoReceive) {
   Buffer header(other_node, kHeaderBytes);
   ibv_ah* const handle = here.make_handle(end.address(), 0);
   for (uint32_t i = 0; i < 2 * kFew; ++i) {
-    EXPECT_EQ(here.post({{i, header.address(), 0, header.mr()->lkey, 0, 0, handle, end.qp->qp_num}}), 0);
+    EXPECT_EQ(here.post({{i, header.piece(0, kHeaderBytes), {}, handle, end.qp->qp_num}}), 0);
     EXPECT_EQ(other_node.wait_completion().status, IBV_WC_SUCCESS);
   }
   EXPECT_EQ(count(), kFew);

@@ -53,11 +53,13 @@ class DatagramEnd {
     EXPECT_NE(handle, nullptr);
     return handle;
   }
-  // A line and a page.
-  void post_receive(uint64_t wr_id, uint64_t line, uint32_t line_key, uint64_t page, uint32_t page_key) {
-    ibv_sge sges[] = {{line, kLineBytes, line_key}, {page, kPageBytes, page_key}};
+  // The line and the page of this number.
+  template <typename Lines, typename Pages>
+  void post_receive(uint64_t number, const Lines& lines, const Pages& pages) {
+    ibv_sge sges[] = {lines.piece(number * kLineBytes, kLineBytes),
+                      pages.piece(number * kPageBytes, kPageBytes)};
     ibv_recv_wr request{}, *bad = nullptr;
-    request.wr_id = wr_id;
+    request.wr_id = number;
     request.sg_list = sges;
     request.num_sge = 2;
     EXPECT_EQ(ibv_post_recv(qp, &request, &bad), 0);
@@ -65,8 +67,7 @@ class DatagramEnd {
 
   struct Packet {
     uint32_t immediate;
-    uint64_t header, data;
-    uint32_t header_key, data_key, bytes;
+    ibv_sge header, data;  // `data` may be empty
     ibv_ah* handle;
     uint32_t to;
   };
@@ -76,15 +77,15 @@ class DatagramEnd {
     std::vector<ibv_sge> sges(2 * packets.size());
     for (size_t i = 0; i < packets.size(); ++i) {
       const Packet& packet = packets[i];
-      sges[2 * i] = {packet.header, kHeaderBytes, packet.header_key};
-      sges[2 * i + 1] = {packet.data, packet.bytes, packet.data_key};
+      sges[2 * i] = packet.header;
+      sges[2 * i + 1] = packet.data;
       ibv_send_wr& request = requests[i];
       request.wr_id = packet.immediate;
       request.opcode = IBV_WR_SEND_WITH_IMM;
       request.imm_data = packet.immediate;
       request.send_flags = i + 1 == packets.size() ? IBV_SEND_SIGNALED : 0;
       request.sg_list = &sges[2 * i];
-      request.num_sge = packet.bytes != 0 ? 2 : 1;
+      request.num_sge = packet.data.length != 0 ? 2 : 1;
       request.wr.ud = {packet.handle, packet.to, kDatagramKey};
       request.next = i + 1 < packets.size() ? &requests[i + 1] : nullptr;
     }

@@ -22,10 +22,9 @@
 // know where it really is. Streams are threads that take their time. It says nothing about how a real GPU
 // behaves.
 using namespace fake_cuda;
+using driver_stand_in::current, driver_stand_in::kGrainBytes;
 
 namespace {
-
-constexpr size_t kGrainBytes = 2 << 20;
 
 // What all handles of a multicast object know: who has joined, and who has bound memory where.
 struct Multicast {
@@ -64,8 +63,6 @@ std::map<Pointer, Range> ranges;  // by start
 std::map<Pointer, size_t> reservations;
 std::map<uint64_t, size_t> host_ranges;
 Context contexts[kGpus] = {{0}, {1}};  // the primary ones
-thread_local Context* current = nullptr;
-thread_local std::vector<Context*> pushed;
 
 ino_t identify(int fd) {
   struct stat status {};
@@ -216,30 +213,12 @@ API cuCtxSetCurrent(Context* context) {
   current = context;
   return kSuccess;
 }
-API cuCtxGetCurrent(Context** context) {
-  *context = current;
-  return kSuccess;
-}
-API cuCtxGetDevice(int* gpu) {
-  if (current == nullptr) return kInvalidContext;
-  *gpu = current->gpu;
-  return kSuccess;
-}
 API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
   return kSuccess;
 }
 API cuCtxSynchronize() {
-  return kSuccess;
-}
-API cuDeviceGetUuid(uint8_t* uuid, int gpu) {
-  memset(uuid, gpu + 1, 16);
-  return kSuccess;
-}
-API cuThreadExchangeStreamCaptureMode(int* mode) {
-  thread_local int present = 0;
-  std::swap(*mode, present);
   return kSuccess;
 }
 
@@ -294,13 +273,6 @@ API cuMemAlloc_v2(Pointer* address, size_t bytes) {
 API cuMemFree_v2(Pointer address) {
   return detach(address);
 }
-API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
-  *address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return kSuccess;
-}
-API cuMemFreeHost(void*) {
-  return kSuccess;
-}
 API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
   std::lock_guard lock(mutex);
   return host_ranges.emplace(reinterpret_cast<uint64_t>(address), bytes).second ? kSuccess
@@ -348,10 +320,6 @@ API cuIpcCloseMemHandle(Pointer address) {
   return detach(address);
 }
 
-API cuMemGetAllocationGranularity(size_t* grain, const AllocationProperties*, int) {
-  *grain = kGrainBytes;
-  return kSuccess;
-}
 API cuMemCreate(Handle** handle, size_t bytes, const AllocationProperties* properties, unsigned long long) {
   if (bytes % kGrainBytes != 0) return kInvalidValue;
   const int fd = memfd_create("fake-device", MFD_CLOEXEC);
@@ -528,16 +496,5 @@ API cuMemGetAddressRange_v2(Pointer* begin, size_t* bytes, Pointer address) {
   if (range == nullptr) return kInvalidValue;
   *begin = start;
   *bytes = range->bytes;
-  return kSuccess;
-}
-API cuCtxPushCurrent_v2(Context* context) {
-  pushed.push_back(current);
-  current = context;
-  return kSuccess;
-}
-API cuCtxPopCurrent_v2(Context** context) {
-  *context = current;
-  current = pushed.back();
-  pushed.pop_back();
   return kSuccess;
 }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/driver_stand_in.h"
+
 // What the stand-in's files share; see fake_cuda.cc.
 namespace fake_cuda {
 
@@ -25,9 +27,7 @@ inline constexpr int kHost = -1;
 uint8_t* resolve(Pointer address, size_t bytes, int* gpu = nullptr);
 // How many of the bytes lie in the same allocation as the first one.
 size_t measure_span(Pointer address, size_t bytes);
-struct Context {
-  int gpu;
-};
+using driver_stand_in::Context;
 Context* get_context();
 inline bool has_context() {
   return get_context() != nullptr;
@@ -57,5 +57,3 @@ void expect_alive();
 void copy_unwatched(uint8_t* to, const uint8_t* from, size_t bytes);
 
 }  // namespace fake_cuda
-
-#define API extern "C" __attribute__((visibility("default"))) int

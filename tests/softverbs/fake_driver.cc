@@ -45,10 +45,6 @@ API cuGetErrorName(int, const char** text) {
   *text = "FAKE_ERROR";
   return kSuccess;
 }
-API cuGetErrorString(int, const char** text) {
-  *text = "an error of the stand-in";
-  return kSuccess;
-}
 API cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return kSuccess;
@@ -70,15 +66,8 @@ API cuDeviceGetAttribute(int* value, int which, int gpu) {
                                      : 0;
   return kSuccess;
 }
-API cuDevicePrimaryCtxRelease_v2(int) {
-  return kSuccess;
-}
 API cuPointerGetAttribute(void* value, int which, Pointer address) {
   return cuPointerGetAttributes(1, &which, &value, address);
-}
-API cuMemHostGetDevicePointer_v2(Pointer* device, void* host, unsigned) {
-  *device = reinterpret_cast<Pointer>(host);
-  return kSuccess;
 }
 API cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, void* stream) {
   return cuMemcpyAsync(to, reinterpret_cast<Pointer>(from), bytes, stream);

@@ -72,6 +72,12 @@ Buffer::~Buffer() {
   drop_mr();
 }
 
+uint64_t Buffer::word() const {
+  uint64_t word = 0;
+  memcpy(&word, memory_.data(), sizeof(word));
+  return word;
+}
+
 void Buffer::drop_mr() {
   if (mr_ != nullptr) {
     EXPECT_EQ(ibv_dereg_mr(mr_), 0);
@@ -177,15 +183,8 @@ ibv_qp_state QueuePair::query_state() {
   return attributes.qp_state;
 }
 
-namespace {
-ibv_sge make_piece(const Buffer& buffer, size_t offset, size_t bytes) {
-  const uint32_t lkey = buffer.mr() != nullptr ? buffer.mr()->lkey : 0;
-  return {buffer.address() + offset, static_cast<uint32_t>(bytes), lkey};
-}
-}  // namespace
-
 int QueuePair::post_receive(uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes) {
-  return post_receive(wr_id, make_piece(buffer, offset, bytes));
+  return post_receive(wr_id, buffer.piece(offset, bytes));
 }
 
 int QueuePair::post_receive(uint64_t wr_id, ibv_sge piece) {
@@ -200,7 +199,7 @@ Send::Send(ibv_wr_opcode opcode, uint64_t wr_id, unsigned flags) {
 }
 
 Send& Send::from(const Buffer& buffer, size_t offset, size_t bytes) {
-  return from(make_piece(buffer, offset, bytes));
+  return from(buffer.piece(offset, bytes));
 }
 
 Send& Send::from(ibv_sge piece) {
@@ -256,7 +255,7 @@ int post_together(const QueuePair& pair, std::vector<Send>& sends) {
 }
 
 int post_shared(ibv_srq* srq, uint64_t wr_id, const Buffer& buffer, size_t offset, size_t bytes) {
-  ibv_sge piece = make_piece(buffer, offset, bytes);
+  ibv_sge piece = buffer.piece(offset, bytes);
   ibv_recv_wr request{wr_id, nullptr, &piece, 1}, *bad = nullptr;
   return ibv_post_srq_recv(srq, &request, &bad);
 }

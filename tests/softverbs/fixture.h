@@ -60,6 +60,11 @@ class Buffer {
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   ibv_mr* mr() const { return mr_; }
   RemoteMemory remote(uint64_t offset = 0) const { return {address() + offset, mr_->rkey}; }
+  ibv_sge piece(uint64_t offset, size_t bytes) const {
+    return {address() + offset, static_cast<uint32_t>(bytes), mr_ == nullptr ? 0 : mr_->lkey};
+  }
+  // The first 8 bytes.
+  uint64_t word() const;
   void drop_mr();
   void fill(uint8_t seed);
   bool matches(uint8_t seed, size_t bytes) const;

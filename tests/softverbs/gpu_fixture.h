@@ -1,6 +1,7 @@
 // What the tests of GPU memory share: registered memory of each kind, processes that may use CUDA.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 
 #include "fixture.h"
@@ -12,8 +13,17 @@ namespace verbena::softverbs_test {
 
 constexpr size_t kBytes = 3 << 20;
 
-#define SKIP_WITHOUT_GPU() \
-  if (count_gpus() == 0) GTEST_SKIP() << "no CUDA device: skipped"
+template <typename Base>
+class WithGpu : public Base {
+ protected:
+  void SetUp() override {
+    if (count_gpus() == 0) GTEST_SKIP() << "no CUDA device: skipped";
+  }
+};
+
+inline bool is_over_wire() {
+  return getenv("SOFTVERBS_FORCE_WIRE") != nullptr;
+}
 
 // Memory of some kind, registered.
 struct Registered {

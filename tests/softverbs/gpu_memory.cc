@@ -410,6 +410,12 @@ std::vector<uint8_t> TestMemory::read(size_t offset, size_t bytes) const {
   return data;
 }
 
+uint64_t TestMemory::read_word(size_t offset) const {
+  uint64_t word = 0;
+  memcpy(&word, read(offset, sizeof(word)).data(), sizeof(word));
+  return word;
+}
+
 bool TestMemory::matches(uint8_t seed, size_t offset, size_t bytes) const {
   if (bytes == 0) return true;
   const std::vector<uint8_t> data = read(offset, bytes);

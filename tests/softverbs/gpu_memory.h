@@ -84,6 +84,7 @@ class TestMemory {
   void fill(uint8_t seed, size_t most_bytes = SIZE_MAX);
   void clear(size_t most_bytes = SIZE_MAX);
   std::vector<uint8_t> read(size_t offset, size_t bytes) const;
+  uint64_t read_word(size_t offset) const;
   // Whether [offset, offset + bytes) holds what fill(seed) puts there.
   bool matches(uint8_t seed, size_t offset, size_t bytes) const;
   // Whether each byte is one that fill(seed) puts there, or 0.

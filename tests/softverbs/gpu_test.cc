@@ -21,6 +21,10 @@
 namespace verbena::softverbs_test {
 namespace {
 
+using GpuOrderTest = WithGpu<::testing::Test>;
+using GpuDatagramTest = WithGpu<::testing::Test>;
+using GpuHeldTest = WithGpu<::testing::Test>;
+
 constexpr size_t kSizes[] = {1, 8, 100, 4096, 65536 + 12, kBytes - 64};
 constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
                                       IBV_WR_RDMA_READ};
@@ -145,20 +149,17 @@ void drive_one_process(Kind far_kind) {
   }
 }
 
-class GpuTest : public ::testing::TestWithParam<Kind> {};
+class GpuTest : public WithGpu<::testing::TestWithParam<Kind>> {};
 
 TEST_P(GpuTest, BetweenProcesses) {
-  SKIP_WITHOUT_GPU();
   test_all(GetParam(), false);
 }
 
 TEST_P(GpuTest, BetweenProcessesAndGpus) {
-  SKIP_WITHOUT_GPU();
   test_all(GetParam(), true);
 }
 
 TEST_P(GpuTest, InOneProcess) {
-  SKIP_WITHOUT_GPU();
   run_apart([] { drive_one_process(GetParam()); });
 }
 
@@ -166,8 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GpuTest, ::testing::ValuesIn(kKinds),
                          [](const auto& test) { return std::string(get_name(test.param)); });
 
 // Pages sent to a GPU one by one, then an immediate without data: all pages are there when it arrives.
-TEST(GpuOrderTest, NoticeFollowsItsPages) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, NoticeFollowsItsPages) {
   constexpr size_t kPageBytes = 16384, kPages = 128;
   constexpr int kRounds = 20;
   Child child([](int socket) {
@@ -206,6 +206,11 @@ TEST(GpuOrderTest, NoticeFollowsItsPages) {
       EXPECT_EQ(node.wait_completion().wr_id, 1000u);
     }
   });
+}
+
+bool uses_batches() {
+  const char* const setting = getenv("SOFTVERBS_GPU_BATCH");
+  return setting == nullptr || setting[0] != '0';
 }
 
 // A staged message: sends of a page each, from memory that is whole, into receives that a queue has in some
@@ -253,13 +258,12 @@ void expect_staged(const std::vector<size_t>& pages_there, const std::function<v
       EXPECT_TRUE(hear<bool>(child.socket()));
     }
     const CopyCalls after = count_copy_calls();
-    const bool is_here = getenv("SOFTVERBS_FORCE_WIRE") == nullptr;  // over the wire it is bounced in pieces
-    if (is_here) judge({after.all - before.all, after.batches - before.batches});
+    // Over the wire the data are bounced in pieces.
+    if (!is_over_wire()) judge({after.all - before.all, after.batches - before.batches});
   });
 }
 
-TEST(GpuOrderTest, SendsIntoConsecutivePagesAreOneCopy) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, SendsIntoConsecutivePagesAreOneCopy) {
   std::vector<size_t> pages;
   for (size_t page = 0; page < kStagedPages; ++page) pages.push_back(page);
   expect_staged(pages, [](CopyCalls calls) {
@@ -269,8 +273,7 @@ TEST(GpuOrderTest, SendsIntoConsecutivePagesAreOneCopy) {
 }
 
 // So that they are done one after the other, not all at the end.
-TEST(GpuOrderTest, AMiBOfConsecutivePagesIsACopyOfItsOwn) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, AMiBOfConsecutivePagesIsACopyOfItsOwn) {
   constexpr uint32_t kLongPageBytes = 65536;
   std::vector<size_t> pages;
   for (size_t page = 0; page < kStagedPages; ++page) pages.push_back(page);
@@ -279,22 +282,18 @@ TEST(GpuOrderTest, AMiBOfConsecutivePagesIsACopyOfItsOwn) {
       kLongPageBytes);
 }
 
-TEST(GpuOrderTest, SendsIntoScatteredPagesAreOneBatch) {
-  SKIP_WITHOUT_GPU();
-  const char* const setting = getenv("SOFTVERBS_GPU_BATCH");
-  const bool has_batches = setting == nullptr || setting[0] != '0';
+TEST_F(GpuOrderTest, SendsIntoScatteredPagesAreOneBatch) {
   std::vector<size_t> pages;
   for (size_t page = 0; page < kStagedPages; ++page) pages.push_back(page ^ 1);
-  expect_staged(pages, [has_batches](CopyCalls calls) {
-    EXPECT_EQ(calls.all, has_batches ? 1 : static_cast<int>(kStagedPages));
-    EXPECT_EQ(calls.batches, has_batches ? 1 : 0);
+  expect_staged(pages, [](CopyCalls calls) {
+    EXPECT_EQ(calls.all, uses_batches() ? 1 : static_cast<int>(kStagedPages));
+    EXPECT_EQ(calls.batches, uses_batches() ? 1 : 0);
   });
 }
 
 // Writes become visible in their order, whether or not a receive says so: what a kernel polls for is the
 // last.
-TEST(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, AFlagFollowsWhatWasWrittenBefore) {
   constexpr size_t kPieces = 8, kPieceBytes = 65536, kFlagAt = kPieces * 2 * kPieceBytes;
   constexpr uint8_t kRounds = 10;
   Child child([&](int socket) {
@@ -354,8 +353,7 @@ void drive_flag_behind_sends() {
   }
 }
 
-TEST(GpuOrderTest, AFlagFollowsTheSendsThatItContinues) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, AFlagFollowsTheSendsThatItContinues) {
   run_apart([] { drive_flag_behind_sends(); });
 }
 
@@ -386,8 +384,7 @@ void drive_flag_of_another_gpu() {
   }
 }
 
-TEST(GpuOrderTest, AFlagOfAnotherGpuFollowsWhatWasWrittenBefore) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, AFlagOfAnotherGpuFollowsWhatWasWrittenBefore) {
   run_apart([] { drive_flag_of_another_gpu(); });
 }
 
@@ -406,9 +403,7 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
     Buffer lines(node, kPackets * kLineBytes);
     for (int round = 0; round < 3; ++round) {
       pages.memory.clear();
-      for (uint32_t i = 0; i < kPackets; ++i)
-        end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
-                         pages.memory.address() + i * kPageBytes, pages.mr->lkey);
+      for (uint32_t i = 0; i < kPackets; ++i) end.post_receive(i, lines, pages);
       tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
       for (const ibv_wc& wc : node.wait_completions(kPackets)) {
         EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -437,8 +432,8 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
       ibv_ah* const handle = end.make_handle(there.gid, 7);
       std::vector<DatagramEnd::Packet> packets;
       for (uint32_t i = 0; i < kPackets; ++i)
-        packets.push_back({i, headers.address() + i * kHeaderBytes, near.memory.address() + i * kPageBytes,
-                           headers.mr()->lkey, near.mr->lkey, kDataBytes, handle, there.number});
+        packets.push_back({i, headers.piece(i * kHeaderBytes, kHeaderBytes),
+                           near.piece(i * kPageBytes, kDataBytes), handle, there.number});
       before = count_copy_calls();
       ASSERT_EQ(end.post(packets), 0);
       ASSERT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -446,35 +441,27 @@ void expect_datagrams(Kind near_kind, Kind far_kind, bool is_other_gpu, const ch
       ibv_destroy_ah(handle);
     }
     const CopyCalls after = count_copy_calls();
-    if (getenv("SOFTVERBS_FORCE_WIRE") == nullptr)
-      judge({after.all - before.all, after.batches - before.batches});
+    if (!is_over_wire()) judge({after.all - before.all, after.batches - before.batches});
   });
 }
 
-TEST(GpuDatagramTest, HeadersLandInHostMemoryAndDataInPagesOfAGpu) {
-  SKIP_WITHOUT_GPU();
-  const char* const setting = getenv("SOFTVERBS_GPU_BATCH");
-  const bool has_batches = setting == nullptr || setting[0] != '0';
+TEST_F(GpuDatagramTest, HeadersLandInHostMemoryAndDataInPagesOfAGpu) {
   for (const Kind near_kind : {Kind::kDevice, Kind::kExportable, Kind::kPageable})
     for (const bool is_other_gpu : {false, true})
       expect_datagrams(near_kind, Kind::kDevice, is_other_gpu, "", [&](CopyCalls calls) {
-        EXPECT_LE(calls.all, has_batches ? 8 : 60) << get_name(near_kind);
+        EXPECT_LE(calls.all, uses_batches() ? 8 : 60) << get_name(near_kind);
       });
 }
 
 // Through memory of the sender's, many by one call.
-TEST(GpuDatagramTest, DataOfAGpuLandsInHostMemory) {
-  SKIP_WITHOUT_GPU();
-  const char* const setting = getenv("SOFTVERBS_GPU_BATCH");
-  const bool has_batches = setting == nullptr || setting[0] != '0';
+TEST_F(GpuDatagramTest, DataOfAGpuLandsInHostMemory) {
   for (const Kind near_kind : {Kind::kDevice, Kind::kExportable})
     expect_datagrams(near_kind, Kind::kPageable, true, "", [&](CopyCalls calls) {
-      EXPECT_LE(calls.all, has_batches ? 8 : 60) << get_name(near_kind);
+      EXPECT_LE(calls.all, uses_batches() ? 8 : 60) << get_name(near_kind);
     });
 }
 
-TEST(GpuDatagramTest, APlanCarriesDataOfGpusToo) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuDatagramTest, APlanCarriesDataOfGpusToo) {
   for (const auto& [near_kind, far_kind] : {std::pair{Kind::kDevice, Kind::kDevice},
                                             {Kind::kPageable, Kind::kDevice},
                                             {Kind::kDevice, Kind::kPageable}})
@@ -483,8 +470,7 @@ TEST(GpuDatagramTest, APlanCarriesDataOfGpusToo) {
 
 // Memory that is freed and allocated again, mostly at its old address, must not be reached through an old
 // mapping.
-TEST(GpuOrderTest, RegistrationsComeAndGo) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, RegistrationsComeAndGo) {
   constexpr int kRounds = 12;
   Child child([](int socket) {
     start_cuda();
@@ -511,8 +497,7 @@ TEST(GpuOrderTest, RegistrationsComeAndGo) {
 
 // What a peer no longer lends is unmapped by a thread of ours, which must be done with CUDA when exit() ends
 // it.
-TEST(GpuOrderTest, ExitBesideUnmapping) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, ExitBesideUnmapping) {
   Child child([](int socket) {
     start_cuda();
     auto [node, pair] = Connected(socket);
@@ -542,8 +527,7 @@ TEST(GpuOrderTest, ExitBesideUnmapping) {
 }
 
 // A peer that is killed while its GPU memory is written to.
-TEST(GpuOrderTest, KilledPeer) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOrderTest, KilledPeer) {
   for (const Kind kind : {Kind::kDevice, Kind::kPieced}) {
     Child child([kind](int socket) {
       start_cuda();
@@ -617,8 +601,7 @@ void hold_and(const std::function<void(Held& held, const std::atomic<bool>& is_r
   });
 }
 
-TEST(GpuHeldTest, TheFarEndFailsBehindWhatWasPostedBefore) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuHeldTest, TheFarEndFailsBehindWhatWasPostedBefore) {
   const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", "fail status=RETRY_EXC peer=error nth=2"}});
   hold_and([](Held& held, const std::atomic<bool>& is_released) {
     held.write(1, held.far.mr->rkey);
@@ -635,10 +618,8 @@ TEST(GpuHeldTest, TheFarEndFailsBehindWhatWasPostedBefore) {
 }
 
 // A send behind the copy tries again and again to begin, as there is no receive for it.
-TEST(GpuHeldTest, DeregistrationWaitsForTheCopy) {
-  SKIP_WITHOUT_GPU();
-  if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr)
-    GTEST_SKIP() << "over the wire a copy that is held is the sender's own: skipped";
+TEST_F(GpuHeldTest, DeregistrationWaitsForTheCopy) {
+  if (is_over_wire()) GTEST_SKIP() << "over the wire a copy that is held is the sender's own: skipped";
   hold_and([](Held& held, const std::atomic<bool>& is_released) {
     ibv_mr* region = ibv_reg_mr(held.right_node.pd, reinterpret_cast<void*>(held.far.memory.address()),
                                 kBytes, kAllAccess);
@@ -652,8 +633,7 @@ TEST(GpuHeldTest, DeregistrationWaitsForTheCopy) {
   });
 }
 
-TEST(GpuHeldTest, AResetIsNotUndoneByARequestThatFails) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuHeldTest, AResetIsNotUndoneByARequestThatFails) {
   const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=1"}});
   hold_and([](Held& held, const std::atomic<bool>&) {
     held.write(1, held.far.mr->rkey);
@@ -664,28 +644,18 @@ TEST(GpuHeldTest, AResetIsNotUndoneByARequestThatFails) {
 
 // What a plan holds goes to a GPU by the rail's worker: no other thread has its lanes, and whoever posts
 // waits for no copy.
-TEST(GpuHeldTest, WhoPostsADatagramWaitsForNoCopyOfAnother) {
-  SKIP_WITHOUT_GPU();
-  if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr)
-    GTEST_SKIP() << "over the wire nothing is held here: skipped";
+TEST_F(GpuHeldTest, WhoPostsADatagramWaitsForNoCopyOfAnother) {
+  if (is_over_wire()) GTEST_SKIP() << "over the wire nothing is held here: skipped";
   const base::ScopedEnvironment environment({{"SOFTVERBS_FAULTS", "reorder by=4"}});
   hold_and(
       [](Held& held, const std::atomic<bool>& is_released) {
         constexpr uint32_t kPackets = 20;
         DatagramEnd right(held.right_node), first(held.left_node), second(held.left_node);
         Buffer headers(held.left_node, kHeaderBytes), lines(held.right_node, kPackets * kLineBytes);
-        for (uint32_t i = 0; i < kPackets; ++i)
-          right.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey,
-                             held.far.memory.address() + i * kPageBytes, held.far.mr->lkey);
+        for (uint32_t i = 0; i < kPackets; ++i) right.post_receive(i, lines, held.far);
         ibv_ah* const handle = first.make_handle(right.address(), 7);
-        const DatagramEnd::Packet packet{0,
-                                         headers.address(),
-                                         headers.address(),
-                                         headers.mr()->lkey,
-                                         headers.mr()->lkey,
-                                         kHeaderBytes,
-                                         handle,
-                                         right.qp->qp_num};
+        const auto header = headers.piece(0, kHeaderBytes);
+        const DatagramEnd::Packet packet{0, header, header, handle, right.qp->qp_num};
         ASSERT_EQ(first.post(std::vector(kPackets - 1, packet)), 0);
         usleep(10'000);  // now the worker waits for what is held
         ASSERT_EQ(second.post({packet}), 0);
@@ -703,10 +673,8 @@ constexpr uint64_t kReady = 2, kDone = 3, kFailed = 4;  // states of a request: 
 // An owner copies to and from memory of its own for peers that cannot map it. What a peer asks for lies in
 // the owner's tables, where the peer may write anything: numbers that overflow, or name another's memory, are
 // refused, and the owner goes on.
-TEST(GpuOrderTest, ALyingPeerGetsNoCopy) {
-  SKIP_WITHOUT_GPU();
-  if (getenv("SOFTVERBS_FORCE_WIRE") != nullptr)
-    GTEST_SKIP() << "over the wire no owner is asked to copy: skipped";
+TEST_F(GpuOrderTest, ALyingPeerGetsNoCopy) {
+  if (is_over_wire()) GTEST_SKIP() << "over the wire no owner is asked to copy: skipped";
   using namespace softverbs;
   constexpr uint8_t kSeed = 7;
   Child owner([](int socket) {

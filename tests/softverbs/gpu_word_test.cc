@@ -60,9 +60,7 @@ void drive_adds(Kind far_kind) {
   for (uint64_t i = 0; i < 2 * kAdds; ++i) EXPECT_EQ(before[i], i);
   Buffer copy(node, 8);
   ASSERT_EQ(Send(IBV_WR_RDMA_READ, 1).from(copy, 0, 8).to(far.remote(64)).run(first), IBV_WC_SUCCESS);
-  uint64_t sum = 0;
-  memcpy(&sum, copy.data(), 8);
-  EXPECT_EQ(sum, 2 * kAdds);
+  EXPECT_EQ(copy.word(), 2 * kAdds);
 }
 
 // Writes from one GPU to another, and adds behind them, which the device does on another stream. Who sees the
@@ -88,7 +86,7 @@ void drive_adds_behind_writes(Kind kind) {
     ASSERT_EQ(add.post(first), 0);
   }
   for (uint64_t seen = 0; seen < kWrites;) {
-    memcpy(&seen, far.memory.read(0, 8).data(), 8);
+    seen = far.memory.read_word(0);
     ASSERT_LE(seen, kWrites);
     const std::vector<uint8_t> found = far.memory.read(0, kStride * (kWrites + 1));
     for (uint64_t i = 0; i < seen; ++i)
@@ -126,8 +124,8 @@ void drive_relaxed_writes(bool is_relaxed) {
         std::vector<uint8_t>(found.begin() + kStride * (i + 1), found.begin() + kStride * (i + 1) + 8))
         << "write " << i;
   ASSERT_EQ(node.wait_completions(kWrites + 1).size(), kWrites + 1);
-  const bool is_here = getenv("SOFTVERBS_FORCE_WIRE") == nullptr;  // over the wire it is bounced in pieces
-  if (const CopyCalls calls = count_copy_calls(); calls.all != 0 && is_here) {
+  // Over the wire the data are bounced in pieces.
+  if (const CopyCalls calls = count_copy_calls(); calls.all != 0 && !is_over_wire()) {
     EXPECT_EQ(calls.batches > batches_before, is_relaxed);
   }
 }
@@ -196,15 +194,13 @@ void drive_short_writes(Kind kind, const ShortWrite& shape) {
     ASSERT_EQ(post_together(first, sends), 0);
     uint64_t seen = 0;
     while (seen != round && !is_overwritten) {
-      memcpy(&seen, far.memory.read(0, 8).data(), 8);
+      seen = far.memory.read_word(0);
       if (seen != round) continue;
       EXPECT_EQ(far.memory.read(kAt + shift, bytes), near.memory.read(64 * round, bytes));
     }
     for (const ibv_wc& completion : node.wait_completions(is_overwritten ? 3 : 2))
       ASSERT_EQ(completion.status, IBV_WC_SUCCESS);
-    uint64_t former = 0;
-    memcpy(&former, result.data(), 8);
-    EXPECT_EQ(former, round - 1);
+    EXPECT_EQ(result.word(), round - 1);
     if (is_overwritten) {
       EXPECT_EQ(far.memory.read(kAt + shift, bytes), near.memory.read(2048 + 64 * round, bytes));
     }
@@ -213,8 +209,7 @@ void drive_short_writes(Kind kind, const ShortWrite& shape) {
   // where the owner copies too, more.
   const uint64_t calls = static_cast<uint64_t>(count_copy_calls().all - calls_before);
   const uint64_t least = kRounds + kRounds / 3;
-  const bool is_usual = getenv("SOFTVERBS_FORCE_WIRE") == nullptr;
-  if (calls != 0 && kind != Kind::kPieced && is_usual) {
+  if (calls != 0 && kind != Kind::kPieced && !is_over_wire()) {
     EXPECT_EQ(calls, shape.is_carried() && is_from_host ? least : least + kRounds);
   }
 }
@@ -265,10 +260,6 @@ void expect_requests(const QueuePair& of_owner, ptrdiff_t count) {
   EXPECT_EQ(taken, count);
 }
 
-bool is_over_wire() {
-  return getenv("SOFTVERBS_FORCE_WIRE") != nullptr;
-}
-
 // A process that writes what is held, and adds behind it; then does the rest. It tells whether a stand-in for
 // CUDA is there, and when it has posted both.
 void hold_add(int socket, uint64_t operand, const std::function<void(Node&)>& do_rest) {
@@ -305,9 +296,7 @@ void drive_add_of_the_dead() {
   for (uint64_t round = 0; round < 4; ++round) {
     ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).run(first),
               IBV_WC_SUCCESS);
-    uint64_t former = 0;
-    memcpy(&former, result.data(), 8);
-    EXPECT_EQ(former, round < 2 ? round : round - 2);
+    EXPECT_EQ(result.word(), round < 2 ? round : round - 2);
     if (round == 1) far.memory.clear(8);
   }
 }
@@ -454,13 +443,12 @@ void drive_add_beside_held_copies(bool is_behind) {
     auto posted = std::async(std::launch::async, [&] { return add(other, host, result_of_other); });
     EXPECT_EQ(posted.wait_for(std::chrono::seconds(10)), std::future_status::ready)
         << "the add before holds the turn";
-    const bool is_wired = getenv("SOFTVERBS_FORCE_WIRE") != nullptr;
-    if (is_wired) {  // a put that is held holds its link up
+    if (is_over_wire()) {  // a put that is held holds its link up
       EXPECT_TRUE(hold_copies(false));
     }
     EXPECT_EQ(posted.get(), 0);
     EXPECT_EQ(node_of_other.wait_completion().status, IBV_WC_SUCCESS);
-    if (!is_wired) {
+    if (!is_over_wire()) {
       ASSERT_EQ(Send(IBV_WR_RDMA_READ, 3).from(result_of_other, 0, 8).to(word).run(other), IBV_WC_SUCCESS);
       EXPECT_EQ(result_of_other.data()[0], 0) << "the add has overtaken the put";
       EXPECT_TRUE(hold_copies(false));
@@ -469,9 +457,7 @@ void drive_add_beside_held_copies(bool is_behind) {
       EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
     ASSERT_EQ(add(second, word, result), 0);
     EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
-    uint64_t former = 0;
-    memcpy(&former, result.data(), 8);
-    EXPECT_EQ(former, 1) << "each add took effect once";
+    EXPECT_EQ(result.word(), 1) << "each add took effect once";
     tell(child.socket(), true);
   });
 }
@@ -734,7 +720,7 @@ void drive_killed(Kind kind, useconds_t round) {
   const auto add_one = [&] {
     ASSERT_EQ(Send(IBV_WR_ATOMIC_FETCH_AND_ADD, 1).from(result, 0, 8).add(1, far.remote()).run(first),
               IBV_WC_SUCCESS);
-    memcpy(&word, result.data(), 8);
+    word = result.word();
     EXPECT_EQ(word & UINT32_MAX, adds);
     ++adds;
   };
@@ -743,9 +729,9 @@ void drive_killed(Kind kind, useconds_t round) {
   dying.kill();
   expect_requests(first, 0);
   add_one();
-  memcpy(&written, far.memory.read(64, 8).data(), 8);
+  written = far.memory.read_word(64);
   // Over the wire they go one by one: the last add may never have left.
-  const uint64_t most_alone = getenv("SOFTVERBS_FORCE_WIRE") != nullptr ? 1 : 0;
+  const uint64_t most_alone = is_over_wire() ? 1 : 0;
   EXPECT_GE(written, word >> 32);
   EXPECT_LE(written, (word >> 32) + most_alone);
 }
@@ -764,38 +750,36 @@ void drive_owner_without_memory() {
   EXPECT_EQ(node.wait_completion(10'000).status, IBV_WC_SUCCESS);
 }
 
-TEST(GpuOwnerTest, RefusesMemoryThatItCannotServe) {
-  SKIP_WITHOUT_GPU();
+using GpuOwnerTest = WithGpu<::testing::Test>;
+using GpuTurnTest = WithGpu<::testing::Test>;
+using GpuWriteTest = WithGpu<::testing::Test>;
+
+TEST_F(GpuOwnerTest, RefusesMemoryThatItCannotServe) {
   run_apart([] { drive_owner_without_memory(); });
 }
 
-class GpuWordTest : public ::testing::TestWithParam<Kind> {};
+class GpuWordTest : public WithGpu<::testing::TestWithParam<Kind>> {};
 
 TEST_P(GpuWordTest, ManyAddsWaitForRoom) {
-  SKIP_WITHOUT_GPU();
   run_apart([] { drive_many_adds(GetParam()); });
 }
 
-TEST(GpuOwnerTest, AddsFailWhenItEnds) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOwnerTest, AddsFailWhenItEnds) {
   for (const bool is_killed : {true, false})
     for (int round = 0; round < 8 && !::testing::Test::HasFailure(); ++round)
       drive_end_of_owner(is_killed, round);
 }
 
-TEST(GpuOwnerTest, AnAddOfTheKilledHappensOnceOrNot) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOwnerTest, AnAddOfTheKilledHappensOnceOrNot) {
   for (useconds_t round = 0; round < 12 && !::testing::Test::HasFailure(); ++round)
     run_apart([=] { drive_killed(Kind::kDevice, round); });
 }
 
 TEST_P(GpuWordTest, AddsToWords) {
-  SKIP_WITHOUT_GPU();
   run_apart([] { drive_adds(GetParam()); });
 }
 
 TEST_P(GpuWordTest, AddsComeAfterTheWritesBeforeThem) {
-  SKIP_WITHOUT_GPU();
   run_apart([] {
     drive_adds_behind_writes(GetParam());
     drive_adds_to_written_words(GetParam());
@@ -803,7 +787,6 @@ TEST_P(GpuWordTest, AddsComeAfterTheWritesBeforeThem) {
 }
 
 TEST_P(GpuWordTest, ShortWritesComeBeforeTheAddsBehindThem) {
-  SKIP_WITHOUT_GPU();
   run_apart([] {
     for (const uint64_t bytes : {8, 24, 32, 40, 12}) {
       for (const uint64_t shift : {0, 4}) {
@@ -818,55 +801,46 @@ TEST_P(GpuWordTest, ShortWritesComeBeforeTheAddsBehindThem) {
 }
 
 TEST_P(GpuWordTest, NothingHappensIfCudaRefusesToLoad) {
-  SKIP_WITHOUT_GPU();
   if (GetParam() == Kind::kPageable || GetParam() == Kind::kPinned) return;
   run_apart([] {
     for (const bool is_from_host : {false, true}) drive_refused_loads(GetParam(), is_from_host);
   });
 }
 
-TEST(GpuOwnerTest, AnAddOfTheDeadHoldsNothingUp) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOwnerTest, AnAddOfTheDeadHoldsNothingUp) {
   run_apart([] { drive_add_of_the_dead(); });
 }
 
 TEST_P(GpuWordTest, WordsMayHaveAnyValue) {
-  SKIP_WITHOUT_GPU();
   run_apart([] { drive_unlikely_word(GetParam()); });
 }
 
 TEST_P(GpuWordTest, DrainingCompletesWhatIsUnderWay) {
-  SKIP_WITHOUT_GPU();
   run_apart([] {
     for (const uint32_t bytes : {8, 512}) drive_drain(GetParam(), bytes);
   });
 }
 
 TEST_P(GpuWordTest, ResettingIsNoError) {
-  SKIP_WITHOUT_GPU();
   run_apart([] { drive_reset(GetParam()); });
 }
 
 TEST_P(GpuWordTest, FencedWritesSendTheResultsBeforeThem) {
-  SKIP_WITHOUT_GPU();
   run_apart([] {
     drive_fenced_write(GetParam());
     drive_write_of_what_was_read(GetParam());
   });
 }
 
-TEST(GpuOwnerTest, RequestsOfTheDeadAreFreeWhileItWorks) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOwnerTest, RequestsOfTheDeadAreFreeWhileItWorks) {
   run_apart([] { drive_requests_of_the_dead(); });
 }
 
-TEST(GpuOwnerTest, NoAddChangesFormerMemory) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuOwnerTest, NoAddChangesFormerMemory) {
   run_apart([] { drive_add_to_former_memory(); });
 }
 
 TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {
-  SKIP_WITHOUT_GPU();
   run_apart([] {
     for (const Requests requests : {Requests::kAdds, Requests::kWrites, Requests::kWritesAndAdds}) {
       for (const bool stops_target_first : {true, false}) {
@@ -882,33 +856,28 @@ TEST_P(GpuWordTest, CountsWhatIsCarriedOut) {
 }
 
 TEST_P(GpuWordTest, BothEndsFail) {
-  SKIP_WITHOUT_GPU();
   run_apart([] {
     setenv("SOFTVERBS_FAULTS", "fail status=RETRY_EXC work=done nth=9 per=qp", 1);
     drive_failures_at_both_ends(GetParam());
   });
 }
 
-TEST(GpuTurnTest, AnAddDoesNotKeepItWhileCopiesDoNotEnd) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuTurnTest, AnAddDoesNotKeepItWhileCopiesDoNotEnd) {
   for (const bool is_behind : {false, true}) {
     SCOPED_TRACE(is_behind ? "behind another queue pair's" : "behind its own only");
     drive_add_beside_held_copies(is_behind);
   }
 }
 
-TEST(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuWriteTest, SmallOnesToRelaxedMemoryGoInBatches) {
   run_apart([] { drive_relaxed_writes(true); });
 }
 
-TEST(GpuWriteTest, OneThatContinuesAnotherStaysBehindAllBeforeIt) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuWriteTest, OneThatContinuesAnotherStaysBehindAllBeforeIt) {
   run_apart([] { drive_continued_write(); });
 }
 
-TEST(GpuWriteTest, OthersGoOneByOne) {
-  SKIP_WITHOUT_GPU();
+TEST_F(GpuWriteTest, OthersGoOneByOne) {
   run_apart([] { drive_relaxed_writes(false); });
 }
 

@@ -88,7 +88,9 @@ class Landing {
     EXPECT_EQ(ibv_dereg_mr(mr), 0);
     if (is_near_) softverbs_give_back_memory(memory);
   }
-  uint64_t address() const { return reinterpret_cast<uint64_t>(memory); }
+  ibv_sge piece(uint64_t offset, uint32_t bytes) const {
+    return {reinterpret_cast<uint64_t>(memory) + offset, bytes, mr->lkey};
+  }
 
   uint8_t* memory = nullptr;
   ibv_mr* mr = nullptr;
@@ -106,9 +108,7 @@ TEST(NearMemoryTest, DatagramsLandThereWithoutTheKernel) {
       Node node;
       DatagramEnd end(node);
       Landing lines(node, kPackets * kLineBytes, is_near), pages(node, kPageBytesOfAll, is_near);
-      for (uint32_t i = 0; i < kPackets; ++i)
-        end.post_receive(i, lines.address() + i * kLineBytes, lines.mr->lkey,
-                         pages.address() + i * kPageBytes, pages.mr->lkey);
+      for (uint32_t i = 0; i < kPackets; ++i) end.post_receive(i, lines, pages);
       tell(socket, DatagramAddress{end.address(), end.qp->qp_num});
       for (const ibv_wc& wc : node.wait_completions(kPackets)) {
         ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -132,8 +132,8 @@ TEST(NearMemoryTest, DatagramsLandThereWithoutTheKernel) {
     ibv_ah* const handle = end.make_handle(there.gid, 0);
     std::vector<DatagramEnd::Packet> packets;
     for (uint32_t i = 0; i < kPackets; ++i)
-      packets.push_back({i, headers.address() + i * kHeaderBytes, data.address() + i, headers.mr()->lkey,
-                         data.mr()->lkey, kDataBytes, handle, there.number});
+      packets.push_back({i, headers.piece(i * kHeaderBytes, kHeaderBytes), data.piece(i, kDataBytes), handle,
+                         there.number});
     kernel_copies = 0;
     ASSERT_EQ(end.post(packets), 0);
     EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
@@ -153,7 +153,7 @@ class LateCopyTest : public testing::Test {
   ~LateCopyTest() override { munmap(copying_, sizeof(*copying_)); }
 
   void await_copy(DatagramEnd& end, const Landing& pages) {
-    end.post_receive(0, lines_.address(), lines_.mr->lkey, pages.address(), pages.mr->lkey);
+    end.post_receive(0, lines_, pages);
     tell(sender_.socket(), DatagramAddress{end.address(), end.qp->qp_num});
     while (copying_->load() == Copying::kNot) usleep(100);
   }
@@ -173,8 +173,7 @@ class LateCopyTest : public testing::Test {
     const auto there = hear<DatagramAddress>(socket);
     ibv_ah* const handle = end.make_handle(there.gid, 0);
     slow_copy = copying;
-    EXPECT_EQ(end.post({{0, header.address(), data.address(), header.mr()->lkey, data.mr()->lkey, kDataBytes,
-                         handle, there.number}}),
+    EXPECT_EQ(end.post({{0, header.piece(0, kHeaderBytes), data.piece(0, kDataBytes), handle, there.number}}),
               0);
     EXPECT_EQ(node.wait_completion().status, IBV_WC_SUCCESS);
     slow_copy = nullptr;

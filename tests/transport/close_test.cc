@@ -71,8 +71,7 @@ TEST(Close, EverythingThatWasSentArrivesAfterTheSenderHasGone) {
 }
 
 TEST(Close, ReceiversLearnOfASenderThatCloses) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   for (const uint32_t sent_before : {0, 5}) {
     ConnectedPair connection = connect_here(nic, nic, true);
     const Transfer transfer = make_mixture(50);
@@ -108,8 +107,7 @@ TEST(Close, AReceiverThatOnlyWaitsLearnsItToo) {
 }
 
 TEST(Close, SendersLearnOfAReceiverThatCloses) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   for (const uint32_t received_before : {0, 5}) {
     ConnectedPair connection = connect_here(nic, nic, true);
     const Transfer transfer = make_mixture(150);
@@ -130,8 +128,7 @@ TEST(Close, SendersLearnOfAReceiverThatCloses) {
 }
 
 TEST(Close, AnAbortLosesNoPage) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   PoolProbe probe(nic);
   ASSERT_NO_FATAL_FAILURE(probe.expect_whole()) << "before anything was aborted";
   const base::LogCapture log;  // the ends complain of each other
@@ -149,8 +146,7 @@ TEST(Close, TwoHundredConnectionsLeaveNothingBehind) {
 #else
   constexpr int kConnections = 200;
 #endif
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   PoolProbe probe(nic);
   apply_settings(PoolProbe::make_settings(64));
   size_t before = 0;
@@ -165,8 +161,7 @@ TEST(Close, TwoHundredConnectionsLeaveNothingBehind) {
 }
 
 TEST(Close, ManyConnectionsAtOnceShareThePages) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   PoolProbe probe(nic);
   apply_settings(PoolProbe::make_settings(48));
   {

@@ -104,8 +104,7 @@ double to_mib(uint64_t bytes, uint64_t before) {
 }
 
 void be_engine(Channel& channel) {
-  Host host{{{"VERBENA_BOUNCE_BYTES", "8m"}}};
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic(1, {{"VERBENA_BOUNCE_BYTES", "8m"}});
   const uint64_t begin_bytes = measure_memory().total_bytes();
   const auto engine = take(datagram::Engine::find(nic, {}, false), "an engine");
   const uint64_t before_bytes = measure_memory().total_bytes();

@@ -53,8 +53,7 @@ void say(DatagramStranger& stranger, const datagram::Engine& engine, const Greet
 
 TEST(DatagramStranger, DatagramsOfAnyLengthToAnyQueuePair) {
   constexpr uint32_t kMostBytes = 4096;  // the largest MTU there is
-  Host host{Settings{}};
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   const auto engine = take(datagram::Engine::find(nic, {}, false), "an engine");
   DatagramStranger stranger(nic, 1, kMostBytes);
   std::ranges::fill(stranger.memory(), 0x5A);
@@ -116,8 +115,7 @@ TEST(DatagramStranger, AHandleThatPosesAsAnotherEngineIsRefused) {
 // It would have the number of the other one's next channel, whose accept then fails.
 TEST(DatagramStranger, AnEngineThatPosesAsAnotherIsNotHeard) {
   constexpr uint8_t kSecret = 7;
-  Host host{Settings{}};
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   const auto engine = take(datagram::Engine::find(nic, {}, false), "an engine");
   DatagramStranger stranger(nic, 1, kMaxGreetingBytes);
   std::vector<std::unique_ptr<datagram::ReceiveEnd>> ends;

@@ -93,8 +93,7 @@ void run_to_error(const Nic& nic, const Transfer& transfer, Meanwhile&& meanwhil
 }
 
 TEST_P(FailoverTest, TheOtherRailTakesOver) {
-  Host host(make_settings(GetParam()));
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2, make_settings(GetParam()));
   for (const size_t dead : {0, 1}) {
     ConnectedPair connection = connect_here(nic, nic, true);
     const base::LogCapture log;
@@ -141,8 +140,7 @@ TEST_P(FailoverTest, AConnectionOnASharedSocketRecovers) {
       settings.push_back(key.settings().front());
       settings.emplace_back("VERBENA_ENCRYPTION", "1");
     }
-    Host host(settings);
-    const Nic& nic = host.nic(2);
+    auto [host, nic] = OwnNic(2, settings);
     ConnectedPair first = connect_here(nic, nic, true), connection = connect_here(nic, nic, true);
     const base::LogCapture log;
     bool is_cut = false;
@@ -178,8 +176,7 @@ TEST_P(FailoverTest, ASingleRailIsBuiltAnew) {
 }
 
 TEST_P(FailoverTest, WithoutAnyRailTheErrorComesInTime) {
-  Host host(make_settings(GetParam(), "2000"));
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2, make_settings(GetParam(), "2000"));
   const base::LogCapture log;
   bool is_cut = false;
   run_to_error(nic, make_transfer(1500), [&](uint32_t finished) {
@@ -232,8 +229,7 @@ TEST_F(FailoverTest, PagesThatAreHeldOutliveTheirQueuePair) {
 
 // Whose cores others have may test a few times a second only: the clock must not wait for many tests.
 TEST_P(FailoverTest, TheErrorNeedsFewTests) {
-  Host host(make_settings(GetParam(), "1000"));
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2, make_settings(GetParam(), "1000"));
   const base::LogCapture log;
   int steps_without_rails = 0;
   run_to_error(nic, make_transfer(1500), [&](uint32_t finished) {

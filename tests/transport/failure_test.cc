@@ -139,8 +139,7 @@ TEST(Failure, ASurvivorServesANewPeer) {
   const Transfer transfer = make_transfer(death);
   const Part sending = make_dying_sender(death, transfer);
   const Part surviving{[&](Channel& channel) {
-    Host host;
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic();
     receive_at(channel, host, transfer, [](auto& side) { expect_to_learn_of_it(side); });
     ConnectedPair connection = connect_here(nic, nic, true);
     expect_transfer_here(connection, nic, nic, transfer);

@@ -123,8 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Lies, LyingSenderTest, testing::ValuesIn(kLies),
 
 // A message that is closed stays closed, also while an older one is open and its place in the ring is free.
 TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
-  Host host(PoolProbe::make_settings(kWindowPages));
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic(1, PoolProbe::make_settings(kWindowPages));
   const base::LogCapture log;
   Memory memory(nic, 1 << 16);
   AcceptedEnd end;
@@ -148,9 +147,8 @@ TEST(LyingSender, AChunkOfAClosedMessageIsRefused) {
 
 // What is staged has room for the descriptors of the longest message that may be, and for no more.
 TEST(LyingSender, AStagedMessageBeyondTheThresholdIsRefused) {
-  Host host(
-      {{"VERBENA_UNPACK_THRESHOLD", "32k"}, {"VERBENA_PAGE_BYTES", "4k"}, {"VERBENA_WINDOW_PAGES", "32"}});
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic(
+      1, {{"VERBENA_UNPACK_THRESHOLD", "32k"}, {"VERBENA_PAGE_BYTES", "4k"}, {"VERBENA_WINDOW_PAGES", "32"}});
   const base::LogCapture log;
   Memory memory(nic, 1 << 16);
   AcceptedEnd end;

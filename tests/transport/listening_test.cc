@@ -65,8 +65,7 @@ class ListeningTest : public testing::Test {
 
   // Everything that a process of a job has open: devices, queue pairs, a listener, a connection.
   static std::set<std::string> listen(const char* interface) {
-    Host host(Settings{{"VERBENA_SOCKET_IFNAME", interface}});
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic(1, Settings{{"VERBENA_SOCKET_IFNAME", interface}});
     protocol::Handle handle;
     const auto listener = take(Listener::open(nic, &handle), "a listener");
     const ConnectedPair connection = connect_here(nic, nic, true);

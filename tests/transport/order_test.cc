@@ -66,8 +66,7 @@ TEST(Order, ReceivesRunFarAheadOfSends) {
 }
 
 TEST(Order, BothDirectionsAtOnce) {
-  Host host;
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2);
   ConnectedPair there = connect_here(nic, nic, true), back = connect_here(nic, nic, true);
   const Transfer transfer = make_transfer(300, 20'000);
   SendingSide sender_a(*there.sender, nic, transfer), sender_b(*back.sender, nic, transfer);
@@ -111,8 +110,7 @@ TEST(Order, AnyMixture) {
 }
 
 TEST(Order, WhatIsStagedForNobodyIsCopiedByThePlugin) {
-  Host host;
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2);
   for (const auto receive_class : {ReceiveClass::kNoSlot, ReceiveClass::kSlotOnly}) {
     ConnectedPair connection = connect_here(nic, nic, true);
     expect_transfer_here(connection, nic, nic, make_transfer(100, 30'000, receive_class));

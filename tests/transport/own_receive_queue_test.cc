@@ -97,8 +97,7 @@ TEST_F(OwnReceiveQueueTest, ManyConnectionsTakeAndGiveBack) {
 // first has its own in any case.
 bool makes_shared_queue_after(int errno_value) {
   verbs::faulty::Hooks& hooks = find_hooks();
-  Host host(choose_faulty_devices());
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic(1, choose_faulty_devices());
   const auto pool = take(BouncePool::acquire(BouncePool::Kind::kBareEntries), "a pool");
   hooks.calls = 0;
   hooks.failing_errno = errno_value;

@@ -61,8 +61,7 @@ void expect_receiver_learns(AcceptedEnd& end, const Nic& nic) {
 }
 
 TEST(PeerSocket, ThousandsOfConnectionsOfAProcessToItselfHaveTwo) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   const size_t before = count_connected_sockets();
   std::vector<ConnectedPair> connections;
   for (size_t i = 0; i < kMany; ++i) connections.push_back(connect_here(nic, nic, false));
@@ -125,8 +124,7 @@ class Meeting {
 };
 
 TEST(PeerSocket, HandshakesAtTheSameTimeEndUpOnOne) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   for (const bool backwards : {false, true}) {
     int rounds_with_two = 0;
     for (int round = 0; round < kRounds; ++round) {
@@ -144,8 +142,7 @@ TEST(PeerSocket, HandshakesAtTheSameTimeEndUpOnOne) {
 TEST(PeerSocket, TwoProcessesThatCallEachOtherHaveOne) {
   constexpr size_t kEachWay = 20;
   const Part part{[](Channel& channel) {
-    Host host;
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic();
     int rounds_with_one = 0;
     for (int round = 0; round < kRounds; ++round) {
       Meeting meeting(nic, kEachWay);
@@ -172,15 +169,13 @@ TEST(PeerSocket, ThousandsOfConnectionsBetweenTwoProcessesHaveOne) {
     channel.meet();
   };
   const Part sending{[&](Channel& channel) {
-    Host host;
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic();
     std::vector<std::unique_ptr<Sender>> senders;
     for (size_t i = 0; i < kMany; ++i) senders.push_back(connect(nic, channel.hear<protocol::Handle>()));
     check(channel);
   }};
   const Part receiving{[&](Channel& channel) {
-    Host host;
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic();
     std::vector<AcceptedEnd> ends;
     for (size_t i = 0; i < kMany; ++i) ends.push_back(accept(channel, nic, false));
     check(channel);
@@ -191,8 +186,7 @@ TEST(PeerSocket, ThousandsOfConnectionsBetweenTwoProcessesHaveOne) {
 TEST(PeerSocket, AllThatAreOnItLearnOfADeath) {
   constexpr size_t kConnections = 5;
   const Part sending{[](Channel& channel) {
-                       Host host;
-                       const Nic& nic = host.nic();
+                       auto [host, nic] = OwnNic();
                        std::vector<std::unique_ptr<Sender>> senders;
                        for (size_t i = 0; i < kConnections; ++i)
                          senders.push_back(connect(nic, channel.hear<protocol::Handle>()));
@@ -201,8 +195,7 @@ TEST(PeerSocket, AllThatAreOnItLearnOfADeath) {
                      },
                      End::kKilled};
   const Part receiving{[](Channel& channel) {
-    Host host;
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic();
     std::vector<AcceptedEnd> ends;
     for (size_t i = 0; i < kConnections; ++i) ends.push_back(accept(channel, nic, false));
     EXPECT_EQ(count_connected_sockets(), 1U);
@@ -214,8 +207,7 @@ TEST(PeerSocket, AllThatAreOnItLearnOfADeath) {
 
 // Whichever it is: also the one whose handshake made the socket.
 TEST(PeerSocket, TheCloseOfOneIsLearntByItsPeerAlone) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   for (const size_t closing : {0, 1, 2}) {
     std::vector<ConnectedPair> connections;
     for (int i = 0; i < 3; ++i) connections.push_back(connect_here(nic, nic, false));
@@ -232,8 +224,7 @@ TEST(PeerSocket, TheCloseOfOneIsLearntByItsPeerAlone) {
 }
 
 TEST(PeerSocket, BothEndsOfEachCloseInAnyOrder) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   protocol::Random random(5);
   for (int round = 0; round < 20; ++round) {
     std::vector<ConnectedPair> connections;
@@ -254,8 +245,7 @@ TEST(PeerSocket, WithAJobKeyAndEncryptionToo) {
   for (const char* encrypts : {"0", "1"}) {
     Settings settings = key.settings();
     settings.emplace_back("VERBENA_ENCRYPTION", encrypts);
-    Host host(settings);
-    const Nic& nic = host.nic();
+    auto [host, nic] = OwnNic(1, settings);
     ConnectedPair first = connect_here(nic, nic, false), next = connect_here(nic, nic, false);
     EXPECT_EQ(count_connected_sockets(), 2U);
     expect_it_works(first, nic);
@@ -274,8 +264,7 @@ TEST(PeerSocket, WithAJobKeyAndEncryptionToo) {
 
 // A handshake that fails, or that nobody goes on with, takes nobody with it.
 TEST(PeerSocket, AHandshakeThatIsGivenUpHurtsNoOther) {
-  Host host;
-  const Nic& nic = host.nic();
+  auto [host, nic] = OwnNic();
   const base::LogCapture log;
   Meeting meeting(nic, 10);
   protocol::Handle handle;

@@ -45,8 +45,7 @@ class RailUseTest : public testing::TestWithParam<int> {
 
 TEST_P(RailUseTest, ShortMessagesOfAConnectionStayOnOneRailAndConnectionsDiffer) {
   for (const char* threshold : {"0", "unlimited"}) {
-    Host host(make_settings(threshold));
-    const Nic& nic = host.nic(GetParam());
+    auto [host, nic] = OwnNic(GetParam(), make_settings(threshold));
     std::set<size_t> homes;
     std::vector<ConnectedPair> connections;
     for (int i = 0; i < 24; ++i) {

@@ -28,13 +28,12 @@ struct Shape {
 class ReplayTest : public testing::TestWithParam<Shape> {};
 
 TEST_P(ReplayTest, NothingIsLostAndNothingComesTwice) {
-  Host host({{"VERBENA_UNPACK", "1"},
-             {"VERBENA_UNPACK_THRESHOLD", GetParam().threshold},
-             {"VERBENA_QPS_PER_CONNECTION", GetParam().pairs},
-             {"VERBENA_MIN_STRIPE_BYTES", "4096"},
-             {"VERBENA_RAIL_RETRY_MS", "10"},
-             {"VERBENA_FAILOVER_TIMEOUT_MS", "20000"}});
-  const Nic& nic = host.nic(GetParam().rails);
+  auto [host, nic] = OwnNic(GetParam().rails, {{"VERBENA_UNPACK", "1"},
+                                               {"VERBENA_UNPACK_THRESHOLD", GetParam().threshold},
+                                               {"VERBENA_QPS_PER_CONNECTION", GetParam().pairs},
+                                               {"VERBENA_MIN_STRIPE_BYTES", "4096"},
+                                               {"VERBENA_RAIL_RETRY_MS", "10"},
+                                               {"VERBENA_FAILOVER_TIMEOUT_MS", "20000"}});
   ConnectedPair connection = connect_here(nic, nic, true);
   const base::LogCapture log;
   Transfer transfer;

@@ -22,8 +22,7 @@ Transfer make_transfer(int thread) {
 
 // Each thread opens, uses and closes its connections while the others do the same.
 TEST(Threads, ConnectionsDoNotDisturbOneAnother) {
-  Host host;
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2);
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&nic, thread] {
@@ -38,8 +37,7 @@ TEST(Threads, ConnectionsDoNotDisturbOneAnother) {
 
 // The two ends of one connection on two threads, as two ranks of one process are.
 TEST(Threads, TheEndsOfAConnectionRunOnTheirOwnThreads) {
-  Host host;
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2);
   for (int round = 0; round < 3; ++round) {
     ConnectedPair connection = connect_here(nic, nic, true);
     const Transfer transfer = make_transfer(round);

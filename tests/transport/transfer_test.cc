@@ -39,8 +39,7 @@ void expect_paths(const Statistics& statistics, Paths paths) {
 
 void run_transfer(const Shape& shape, const Transfer& transfer) {
   const Part sending{[&](Channel& channel) {
-    Host host(shape.settings);
-    const Nic& nic = host.nic(shape.sending_rails);
+    auto [host, nic] = OwnNic(shape.sending_rails, shape.settings);
     const auto sender = connect(nic, channel.hear<protocol::Handle>());
     SendingSide side(*sender, nic, transfer);
     EXPECT_TRUE(poll_until([&] { return side.step(); }));
@@ -49,8 +48,7 @@ void run_transfer(const Shape& shape, const Transfer& transfer) {
     channel.meet();
   }};
   const Part receiving{[&](Channel& channel) {
-    Host host(shape.settings);
-    const Nic& nic = host.nic(shape.receiving_rails);
+    auto [host, nic] = OwnNic(shape.receiving_rails, shape.settings);
     AcceptedEnd end = accept(channel, nic, shape.unpacks);
     ReceivingSide side(end, nic, transfer);
     EXPECT_TRUE(poll_until([&] { return side.step(); }));
@@ -149,8 +147,7 @@ TEST(LongTransfer, SixtyFourMegabytesStripedAndAsOne) {
 
 // A listener of a build that has room for more messages and queue pairs than we have.
 TEST(Limits, AnEndGoesByThoseOfThePeerThatHasLess) {
-  Host host;
-  const Nic& nic = host.nic(2);
+  auto [host, nic] = OwnNic(2);
   protocol::Handle handle;
   auto listener = take(Listener::open(nic, &handle), "a listener");
   handle.queue_pairs_per_rail = 100;

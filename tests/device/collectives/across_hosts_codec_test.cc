@@ -137,13 +137,6 @@ class CodedHosts {
   uint64_t launches_ = 0;
 };
 
-std::vector<std::vector<float>> draw_addends(Random& random, int32_t ranks, size_t count) {
-  std::vector<std::vector<float>> addends(static_cast<size_t>(ranks), std::vector<float>(count));
-  for (auto& addend : addends)
-    for (float& number : addend) number = draw_normal(random);
-  return addends;
-}
-
 template <typename Codec>
 class AcrossHostsCodec : public testing::Test {};
 using Codecs = testing::Types<device::Int8, device::Int6, device::Int4, device::Float8, device::MxFloat8>;
@@ -205,22 +198,9 @@ TYPED_TEST(AcrossHostsCodec, CarriesWhatIsNotFinite) {
 
 TEST(AcrossHostsByChance, IsRightOnAverage) {
   CodedHosts<device::Int4> ranks(2, 1);
-  const int launches = emulator::kSanitizer ? 20 : 60;
-  Random random(4);
-  const auto addends = draw_addends(random, 2, 2500);
-  std::vector<double> mean(addends[0].size(), 0.0);
-  std::vector<float> before;
-  for (int launch = 0; launch < launches; ++launch) {
-    const std::vector<float> sums = ranks.reduce(addends, 0, false, 1, RoundStochastically(9));
-    ASSERT_EQ(ranks.check(addends, sums, 2), "");
-    ASSERT_NE(sums, before) << launch;
-    before = sums;
-    for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
-  }
-  double error = 0;
-  for (size_t i = 0; i < mean.size(); ++i)
-    error += std::abs(mean[i] - addends[0][i] - addends[1][i]) / static_cast<double>(mean.size());
-  EXPECT_LT(error, 0.5 / std::sqrt(launches));
+  expect_right_on_average(
+      [&](const auto& addends) { return ranks.reduce(addends, 0, false, 1, RoundStochastically(9)); },
+      [&](const auto& addends, const auto& sums) { return ranks.check(addends, sums, 2); });
 }
 
 TEST(AcrossHostsSlots, TooSmallForATileAreRefused) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -87,22 +88,18 @@ TEST(Bulk, ACallUsesTheResultOfTheOneBefore) {
   for (size_t rank = 0; rank < 2; ++rank)
     for (uint64_t i = 0; i < kCount; ++i) first[rank][i / 4].numbers[i % 4] = static_cast<float>(i);
   for (uint64_t seed = 0; seed < 4; ++seed) {
-    World world(seed);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
-        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
-        const auto at = [&](std::vector<std::vector<Vector>>& of) {
-          return reinterpret_cast<char*>(of[static_cast<size_t>(rank)].data());
-        };
-        device::Bulk<> calls(mine, 0, 1);
-        const device::PlainCodec<device::ReduceAs<float>> codec{};
-        require_done(calls.all_reduce(at(first), at(second), kCount * 4, codec), "first");
-        // From another place on: each number is another thread's.
-        require_done(calls.all_reduce(at(second) + 80, at(third), kCount * 4 - 80, codec), "second");
-        require_done(calls.finish(), "finish");
-      });
-    }
-    ASSERT_EQ(world.run(), "") << seed;
+    emulator::run_on_ranks(seed, 2, 1, 64, [&](int32_t rank) {
+      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+      const auto at = [&](std::vector<std::vector<Vector>>& of) {
+        return reinterpret_cast<char*>(of[static_cast<size_t>(rank)].data());
+      };
+      device::Bulk<> calls(mine, 0, 1);
+      const device::PlainCodec<device::ReduceAs<float>> codec{};
+      require_done(calls.all_reduce(at(first), at(second), kCount * 4, codec), "first");
+      // From another place on: each number is another thread's.
+      require_done(calls.all_reduce(at(second) + 80, at(third), kCount * 4 - 80, codec), "second");
+      require_done(calls.finish(), "finish");
+    });
     for (uint64_t i = 0; i < kCount - 20; ++i)
       ASSERT_EQ(third[1][i / 4].numbers[i % 4], 4 * static_cast<float>(i + 20)) << seed;
   }

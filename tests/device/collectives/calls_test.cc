@@ -154,6 +154,11 @@ class Ranks {
     return "";
   }
 
+  void expect_outputs(uint64_t seed, const std::vector<Case>& cases, uint32_t chunk_bytes = 0) {
+    EXPECT_EQ(run(seed, cases, chunk_bytes), "")
+        << shape_.ranks << " ranks, hosts of " << shape_.of_host << ", seed " << seed;
+  }
+
   int64_t status(int32_t rank) const { return status_[static_cast<size_t>(rank)]; }
   // The outputs of the last run, rank after rank.
   const std::vector<Data>& got() const { return got_; }
@@ -590,7 +595,7 @@ class CallsTest : public testing::Test {
         cases.push_back(all_reduce<device::Half>(random, ranks, 1 + seed * 131 % 700, device::Reduction::kSum,
                                                  algorithm));
       }
-      ASSERT_EQ(all.run(seed, cases, seed % 3 == 2 ? 32 : 0), "") << ranks << " ranks, seed " << seed;
+      all.expect_outputs(seed, cases, seed % 3 == 2 ? 32 : 0);
     }
   }
   template <int kRanks>
@@ -599,20 +604,16 @@ class CallsTest : public testing::Test {
     for (uint64_t seed = 0; seed < count_seeds(ranks); ++seed) {
       Random random(seed + 77);
       const uint64_t odd = 1 + random.between(0, 200), unit = 1 + random.between(0, 20);
-      EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), all_gather(random, ranks, 5, unit),
-                               all_gather(random, ranks, 4, 32), all_to_all(random, ranks, odd, 1, 1),
-                               all_to_all(random, ranks, 12 * unit, 3, 4),
-                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks,
-                                         seed % 2 == 0 ? Ways::kOne : Ways::kTwo, seed % 4 > 1)}),
-                "")
-          << ranks << " ranks, seed " << seed;
-      EXPECT_EQ(all.run(seed,
-                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum),
-                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax),
-                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kSum)},
-                        seed % 2 * 64),
-                "")
-          << ranks << " ranks, seed " << seed;
+      all.expect_outputs(seed, {all_gather(random, ranks, 1, odd), all_gather(random, ranks, 5, unit),
+                                all_gather(random, ranks, 4, 32), all_to_all(random, ranks, odd, 1, 1),
+                                all_to_all(random, ranks, 12 * unit, 3, 4),
+                                broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks,
+                                          seed % 2 == 0 ? Ways::kOne : Ways::kTwo, seed % 4 > 1)});
+      all.expect_outputs(seed,
+                         {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum),
+                          reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax),
+                          reduce_scatter(random, ranks, 4, 24, device::Reduction::kSum)},
+                         seed % 2 * 64);
     }
   }
   template <int kRanks>
@@ -622,12 +623,10 @@ class CallsTest : public testing::Test {
       Random random(seed + 5);
       const bool has_offsets = seed % 2 == 1;
       const uint32_t most = seed % 4 == 3 ? 90 : 9;
-      EXPECT_EQ(all.run(seed, {all_to_all_v(random, ranks, most, 1 + seed % 9, has_offsets),
-                               all_gather_v(random, ranks, most, 1 + seed % 7, has_offsets),
-                               reduce_scatter_v(random, ranks, most, has_offsets),
-                               all_to_all_v(random, ranks, most, 16, !has_offsets)}),
-                "")
-          << ranks << " ranks, seed " << seed;
+      all.expect_outputs(seed, {all_to_all_v(random, ranks, most, 1 + seed % 9, has_offsets),
+                                all_gather_v(random, ranks, most, 1 + seed % 7, has_offsets),
+                                reduce_scatter_v(random, ranks, most, has_offsets),
+                                all_to_all_v(random, ranks, most, 16, !has_offsets)});
     }
   }
 };
@@ -649,16 +648,15 @@ TYPED_TEST(CallsTest, EveryTypeAndReductionOfRanks) {
     Ranks<typename TypeParam::template Way<0>> all({ranks, 1, 32, TypeParam::kSlotBytes});
     for (uint64_t seed = 0; seed < (ranks == 3 ? 2 : 1); ++seed) {
       for (uint32_t reduction = 0; reduction < 4; ++reduction) {
+        SCOPED_TRACE(reduction);
         const auto as = static_cast<device::Reduction>(reduction);
         for (const auto algorithm : {TypeParam::kOne, TypeParam::kTwo}) {
           Random random(seed * 4 + reduction);
-          EXPECT_EQ(all.run(seed, {all_reduce<float>(random, ranks, 41, as, algorithm),
-                                   all_reduce<device::Half>(random, ranks, 41, as, algorithm),
-                                   all_reduce<device::Bfloat16>(random, ranks, 41, as, algorithm),
-                                   all_reduce<device::E4m3>(random, ranks, 41, as, algorithm),
-                                   all_reduce<int32_t>(random, ranks, 41, as, algorithm)}),
-                    "")
-              << ranks << " ranks, reduction " << reduction;
+          all.expect_outputs(seed, {all_reduce<float>(random, ranks, 41, as, algorithm),
+                                    all_reduce<device::Half>(random, ranks, 41, as, algorithm),
+                                    all_reduce<device::Bfloat16>(random, ranks, 41, as, algorithm),
+                                    all_reduce<device::E4m3>(random, ranks, 41, as, algorithm),
+                                    all_reduce<int32_t>(random, ranks, 41, as, algorithm)});
         }
       }
     }
@@ -679,14 +677,12 @@ TYPED_TEST(CallsTest, BroadcastsOfRanks) {
       Random random(seed + 11);
       const auto root = static_cast<int32_t>(random.between(0, static_cast<uint32_t>(ranks) - 1));
       const uint64_t length = seed == 0 ? 1 : 1 + random.between(0, 3000);
-      EXPECT_EQ(all.run(seed,
-                        {broadcast(random, ranks, length, root, TypeParam::kTwo, seed % 2 == 1),
-                         broadcast(random, ranks, 16 * length / 10, root, TypeParam::kTwo),
-                         all_reduce<device::Bfloat16>(random, ranks, 1 + length / 4, device::Reduction::kSum,
-                                                      TypeParam::kTwo)},
-                        static_cast<uint32_t>(seed % 3) * 32),
-                "")
-          << ranks << " ranks, seed " << seed << ", root " << root;
+      all.expect_outputs(seed,
+                         {broadcast(random, ranks, length, root, TypeParam::kTwo, seed % 2 == 1),
+                          broadcast(random, ranks, 16 * length / 10, root, TypeParam::kTwo),
+                          all_reduce<device::Bfloat16>(random, ranks, 1 + length / 4, device::Reduction::kSum,
+                                                       TypeParam::kTwo)},
+                         static_cast<uint32_t>(seed % 3) * 32);
     }
   }
 }
@@ -698,11 +694,9 @@ TYPED_TEST(CallsTest, RanksInPlaceBetweenVectors) {
     for (uint64_t seed = 0; seed < this->count_seeds(ranks); ++seed) {
       Random random(seed + 21);
       const uint64_t odd = 101 + 2 * random.between(0, 100);
-      EXPECT_EQ(
-          all.run(seed, {all_gather_in_place(random, ranks, odd), reduce_scatter_in_place(random, ranks, odd),
-                         all_gather_in_place(random, ranks, 2 * odd)}),
-          "")
-          << ranks << " ranks, seed " << seed;
+      all.expect_outputs(
+          seed, {all_gather_in_place(random, ranks, odd), reduce_scatter_in_place(random, ranks, odd),
+                 all_gather_in_place(random, ranks, 2 * odd)});
     }
   }
 }
@@ -714,16 +708,13 @@ TYPED_TEST(CallsTest, ChunksOfAnyLengthOfRanks) {
     for (const uint32_t chunk_bytes : {1U, 17U, 42U, 95U}) {
       if (ranks > 8 && chunk_bytes < 42) continue;  // takes long
       Random random(chunk_bytes);
-      EXPECT_EQ(all.run(chunk_bytes,
-                        {all_gather(random, ranks, 1, 301),
-                         reduce_scatter(random, ranks, 1, 133, device::Reduction::kSum),
-                         all_reduce<float>(random, ranks, 90, device::Reduction::kSum, TypeParam::kOne),
-                         all_reduce<float>(random, ranks, 90, device::Reduction::kSum, TypeParam::kTwo),
-                         broadcast(random, ranks, 400, 1, TypeParam::kTwo),
-                         all_to_all_v(random, ranks, 90, 3, true)},
-                        chunk_bytes),
-                "")
-          << ranks << " ranks, chunks of " << chunk_bytes;
+      all.expect_outputs(
+          chunk_bytes,
+          {all_gather(random, ranks, 1, 301), reduce_scatter(random, ranks, 1, 133, device::Reduction::kSum),
+           all_reduce<float>(random, ranks, 90, device::Reduction::kSum, TypeParam::kOne),
+           all_reduce<float>(random, ranks, 90, device::Reduction::kSum, TypeParam::kTwo),
+           broadcast(random, ranks, 400, 1, TypeParam::kTwo), all_to_all_v(random, ranks, 90, 3, true)},
+          chunk_bytes);
     }
   }
 }
@@ -775,16 +766,14 @@ TYPED_TEST(AcrossHostsTest, AllReducesOfRanks) {
       const auto of = [&](auto number, uint64_t count, Reduction reduction, bool is_in_place = false) {
         return all_reduce_across<decltype(number)>(random, shape, count, reduction, is_in_place);
       };
-      ASSERT_EQ(
-          all.run(seed,
-                  {of(float{}, random.between(0, 300), Reduction::kSum),
-                   of(device::Bfloat16{}, random.between(1, 60), Reduction::kSum, true),
-                   of(device::Bfloat16{}, odd, Reduction::kMean), of(device::Half{}, 1, Reduction::kSum),
-                   of(device::E4m3{}, odd, Reduction::kSum), of(int32_t{}, odd, Reduction::kMean),
-                   of(device::Half{}, 40, Reduction::kMin), of(float{}, odd, Reduction::kMax, true)},
-                  seed % 3 == 2 ? 32 : 0),
-          "")
-          << shape.ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+      all.expect_outputs(
+          seed,
+          {of(float{}, random.between(0, 300), Reduction::kSum),
+           of(device::Bfloat16{}, random.between(1, 60), Reduction::kSum, true),
+           of(device::Bfloat16{}, odd, Reduction::kMean), of(device::Half{}, 1, Reduction::kSum),
+           of(device::E4m3{}, odd, Reduction::kSum), of(int32_t{}, odd, Reduction::kMean),
+           of(device::Half{}, 40, Reduction::kMin), of(float{}, odd, Reduction::kMax, true)},
+          seed % 3 == 2 ? 32 : 0);
     }
   }
 }
@@ -799,23 +788,19 @@ TYPED_TEST(AcrossHostsTest, ExchangesAndAllReducesInTurnOfRanks) {
       const auto sum = [&](uint64_t count) {
         return all_reduce_across<device::Bfloat16>(random, shape, count, device::Reduction::kSum);
       };
-      EXPECT_EQ(all.run(seed, {all_gather(random, ranks, 1, odd), sum(unit),
-                               all_gather(random, ranks, 5, unit), all_to_all(random, ranks, odd, 1, 1),
-                               sum(odd), all_to_all(random, ranks, 12 * unit, 3, 4), sum(1),
-                               broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)}),
-                "")
-          << ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
-      EXPECT_EQ(all.run(seed,
-                        {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum, &shape),
-                         reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax, &shape), sum(3),
-                         reduce_scatter(random, ranks, 4, 24, device::Reduction::kMean, &shape),
-                         all_to_all_v(random, ranks, 90, 1 + seed % 9, seed % 2 == 1),
-                         all_gather_v(random, ranks, 30, 1 + seed % 7, seed % 2 == 0),
-                         reduce_scatter_v(random, ranks, 9, seed % 2 == 1, &shape),
-                         all_to_all_v(random, ranks, 9, 16, seed % 2 == 0)},
-                        seed % 2 * 64),
-                "")
-          << ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+      all.expect_outputs(
+          seed, {all_gather(random, ranks, 1, odd), sum(unit), all_gather(random, ranks, 5, unit),
+                 all_to_all(random, ranks, odd, 1, 1), sum(odd), all_to_all(random, ranks, 12 * unit, 3, 4),
+                 sum(1), broadcast(random, ranks, 2 * odd, static_cast<int32_t>(seed) % ranks)});
+      all.expect_outputs(seed,
+                         {reduce_scatter(random, ranks, 1, odd, device::Reduction::kSum, &shape),
+                          reduce_scatter(random, ranks, 3, unit, device::Reduction::kMax, &shape), sum(3),
+                          reduce_scatter(random, ranks, 4, 24, device::Reduction::kMean, &shape),
+                          all_to_all_v(random, ranks, 90, 1 + seed % 9, seed % 2 == 1),
+                          all_gather_v(random, ranks, 30, 1 + seed % 7, seed % 2 == 0),
+                          reduce_scatter_v(random, ranks, 9, seed % 2 == 1, &shape),
+                          all_to_all_v(random, ranks, 9, 16, seed % 2 == 0)},
+                         seed % 2 * 64);
     }
   }
 }
@@ -832,7 +817,7 @@ TEST(AcrossHosts, NumbersTravelInTheNarrowestType) {
     const uint64_t flags = 8 * shape.blocks * static_cast<uint64_t>(shape.ranks) * (hosts - 1);
     const auto measure = [&](const Case& one) {
       Ranks<ops::AcrossHostsByChunks> all(shape);
-      EXPECT_EQ(all.run(1, {one}), "");
+      all.expect_outputs(1, {one});
       return all.hosts().wire_bytes() - flags;
     };
     Random random(5);
@@ -868,9 +853,8 @@ TEST(AcrossHosts, AChunkIsTwoRequests) {
     constexpr uint64_t kChunks = 3, kChunkBytes = 64;
     const auto hosts = static_cast<uint64_t>(shape.ranks / shape.of_host);
     const uint64_t count = kChunks * kChunkBytes * shape.blocks * static_cast<uint64_t>(shape.of_host) / 4;
-    EXPECT_EQ(
-        all.run(2, {all_reduce_across<float>(random, shape, count, device::Reduction::kSum)}, kChunkBytes),
-        "");
+    all.expect_outputs(2, {all_reduce_across<float>(random, shape, count, device::Reduction::kSum)},
+                       kChunkBytes);
     EXPECT_EQ(all.hosts().requests(),
               2 * kChunks * shape.blocks * static_cast<uint64_t>(shape.ranks) * (hosts - 1));
   }
@@ -883,10 +867,8 @@ TYPED_TEST(AcrossHostsTest, InPlaceBetweenVectors) {
     for (uint64_t seed = 0; seed < 4; ++seed) {
       Random random(seed + 23);
       const uint64_t odd = 101 + 2 * random.between(0, 100);
-      EXPECT_EQ(all.run(seed, {reduce_scatter_in_place(random, shape.ranks, odd, &shape),
-                               all_gather_in_place(random, shape.ranks, odd)}),
-                "")
-          << shape.ranks << " ranks, hosts of " << shape.of_host << ", seed " << seed;
+      all.expect_outputs(seed, {reduce_scatter_in_place(random, shape.ranks, odd, &shape),
+                                all_gather_in_place(random, shape.ranks, odd)});
     }
   }
 }
@@ -896,14 +878,12 @@ TYPED_TEST(AcrossHostsTest, ChunksOfAnyLength) {
   typename TestFixture::Ranks all(shape);
   for (const uint32_t chunk_bytes : {1U, 17U, 42U, 95U}) {
     Random random(chunk_bytes);
-    EXPECT_EQ(all.run(chunk_bytes,
-                      {all_gather(random, 4, 1, 301),
-                       reduce_scatter(random, 4, 1, 133, device::Reduction::kSum, &shape),
-                       all_reduce_across<float>(random, shape, 90, device::Reduction::kSum),
-                       all_to_all(random, 4, 301, 1, 1)},
-                      chunk_bytes),
-              "")
-        << chunk_bytes;
+    all.expect_outputs(
+        chunk_bytes,
+        {all_gather(random, 4, 1, 301), reduce_scatter(random, 4, 1, 133, device::Reduction::kSum, &shape),
+         all_reduce_across<float>(random, shape, 90, device::Reduction::kSum),
+         all_to_all(random, 4, 301, 1, 1)},
+        chunk_bytes);
   }
 }
 

@@ -2,6 +2,8 @@
 // them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/emulator/sanitizer.h"
 #include "device/support/random.h"
 #include "verbena/device/collectives/codec_float8.cuh"
 #include "verbena/device/collectives/codec_integer.cuh"
@@ -100,6 +103,34 @@ inline float draw_normal(Random& random) {
   double sum = 0;
   for (int i = 0; i < 12; ++i) sum += random.between(0, 1 << 24);
   return static_cast<float>(sum / (1 << 24) - 6);
+}
+inline std::vector<std::vector<float>> draw_addends(Random& random, int32_t ranks, size_t count) {
+  std::vector<std::vector<float>> addends(static_cast<size_t>(ranks), std::vector<float>(count));
+  for (auto& addend : addends)
+    for (float& number : addend) number = draw_normal(random);
+  return addends;
+}
+
+// All-reduces of one pair of addends that round stochastically: each is within the bounds, `check` returns what
+// is wrong, and other than the one before, and their average is right.
+template <typename Reduce, typename Check>
+void expect_right_on_average(const Reduce& reduce, const Check& check) {
+  const int launches = emulator::kSanitizer ? 20 : 60;
+  Random random(4);
+  const auto addends = draw_addends(random, 2, 2500);
+  std::vector<double> mean(addends[0].size(), 0.0);
+  std::vector<float> before;
+  for (int launch = 0; launch < launches; ++launch) {
+    const std::vector<float> sums = reduce(addends);
+    ASSERT_EQ(check(addends, sums), "");
+    ASSERT_NE(sums, before) << launch;
+    before = sums;
+    for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
+  }
+  double error = 0;
+  for (size_t i = 0; i < mean.size(); ++i)
+    error += std::abs(mean[i] - addends[0][i] - addends[1][i]) / static_cast<double>(mean.size());
+  EXPECT_LT(error, 0.5 / std::sqrt(launches));
 }
 // What models and adversaries make.
 inline std::vector<Tensor> list_tensors() {

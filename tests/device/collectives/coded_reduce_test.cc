@@ -93,32 +93,30 @@ class CodedRanks {
       fill(inputs[rank], rank, true);
       fill(outputs[rank], rank, is_in_place && rank % 2 == 0);
     }
-    World world(++launches_);
-    for (size_t rank = 0; rank < ranks; ++rank)
-      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank] {
-        const SymmWorkspace<> mine =
-            fleet_.workspace(static_cast<int32_t>(rank), 0, shape_.blocks, slot_bytes_);
-        if ((launches_ + rank) % 3 == 0) device::pause(300'000);
-        char* const to = reinterpret_cast<char*>(outputs[rank].data() + find_begin(rank));
-        const char* const from = is_in_place && rank % 2 == 0
-                                     ? to
-                                     : reinterpret_cast<const char*>(inputs[rank].data() + find_begin(rank));
-        const auto block = device::block_index();
-        if constexpr (kIsOneShot<Sums>) {
-          OneShot<> calls(mine, block, shape_.blocks);
-          require_done(all_reduce_quantised<Addends>(mine.context, calls, from, to, count * sizeof(T),
-                                                     kType<T>, rounding),
-                       "all_reduce_quantised");
-          require_done(calls.finish(), "finish");
-        } else {
-          TwoShot<> calls(mine, block, shape_.blocks);
-          require_done(all_reduce_quantised_two_shot<Addends, Sums>(mine.context, calls, from, to,
-                                                                    count * sizeof(T), kType<T>, rounding),
-                       "all_reduce_quantised_two_shot");
-          require_done(calls.finish(), "finish");
-        }
-      });
-    EXPECT_EQ(world.run(), "");
+    ++launches_;
+    emulator::run_on_ranks(launches_, shape_.ranks, shape_.blocks, shape_.threads, [&](int32_t number) {
+      const auto rank = static_cast<size_t>(number);
+      const SymmWorkspace<> mine = fleet_.workspace(number, 0, shape_.blocks, slot_bytes_);
+      if ((launches_ + rank) % 3 == 0) device::pause(300'000);
+      char* const to = reinterpret_cast<char*>(outputs[rank].data() + find_begin(rank));
+      const char* const from = is_in_place && rank % 2 == 0
+                                   ? to
+                                   : reinterpret_cast<const char*>(inputs[rank].data() + find_begin(rank));
+      const auto block = device::block_index();
+      if constexpr (kIsOneShot<Sums>) {
+        OneShot<> calls(mine, block, shape_.blocks);
+        require_done(all_reduce_quantised<Addends>(mine.context, calls, from, to, count * sizeof(T), kType<T>,
+                                                   rounding),
+                     "all_reduce_quantised");
+        require_done(calls.finish(), "finish");
+      } else {
+        TwoShot<> calls(mine, block, shape_.blocks);
+        require_done(all_reduce_quantised_two_shot<Addends, Sums>(mine.context, calls, from, to,
+                                                                  count * sizeof(T), kType<T>, rounding),
+                     "all_reduce_quantised_two_shot");
+        require_done(calls.finish(), "finish");
+      }
+    });
     std::vector<float> sums;
     for (size_t i = 0; i < count; ++i) sums.push_back(device::widen(outputs[0][find_begin(0) + i]));
     for (size_t rank = 0; rank < ranks; ++rank) {
@@ -246,9 +244,9 @@ TYPED_TEST(CodedReduceTest, EverySizeAlignmentAndPlace) {
   Random random(2);
   for (const size_t count : {0, 1, 7, 8, 31, 1023, 1024, 1025, 4096, 5000, 20479}) {
     if (emulator::kSanitizer && count > 5000) continue;
-    std::vector<std::vector<float>> addends(2, std::vector<float>(count));
+    auto addends = draw_addends(random, 2, count);
     for (auto& addend : addends)
-      for (float& number : addend) number = device::widen(device::narrow<Half>(draw_normal(random)));
+      for (float& number : addend) number = device::widen(device::narrow<Half>(number));
     for (const uint64_t offset : {0, 1, 5}) {
       if (emulator::kSanitizer && (count + offset) % 2 != 0) continue;
       const std::vector<float> sums = ranks.reduce(addends, offset, offset == 5);
@@ -272,9 +270,7 @@ TYPED_TEST(CodedReduceOfManyTest, AnyNumberOfRanks) {
   Random random(3);
   for (int32_t count = 1; count <= 16; count += emulator::kSanitizer ? 7 : count == 1 ? 3 : 1) {
     CodedRanks<Addends, Sums> ranks({count, 1, 32, 1});
-    std::vector<std::vector<float>> addends(static_cast<size_t>(count), std::vector<float>(3333));
-    for (auto& addend : addends)
-      for (float& number : addend) number = draw_normal(random);
+    const auto addends = draw_addends(random, count, 3333);
     EXPECT_EQ((check_sums<Addends, Sums, Bfloat16>(
                   addends, ranks.reduce(addends, static_cast<uint64_t>(count) % 8, count % 2 == 1))),
               "")
@@ -345,19 +341,17 @@ TEST(CodedReduce, ADeadPeerIsNamedByARankWithoutAShare) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     Fleet fleet(3, INT32_MAX, Fleet::measure_workspace(3, 1, kSlotBytes));
     alignas(16) char inputs[3][512] = {}, outputs[3][512] = {};
-    World world(seed, patient);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      // One tile, which is rank 0's to sum. Rank 1 gives up first.
-      fleet.context(rank).timeout_ns = rank == 1 ? 50'000'000 : 200'000'000;
-      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
-        TwoShot<> calls(mine, 0, 1);
-        require(all_reduce_quantised_two_shot<Int8>(mine.context, calls, inputs[rank], outputs[rank], 512,
-                                                    DataType::kBfloat16) == SymmStatus::kTimedOut,
-                "all_reduce_quantised_two_shot");
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    // One tile, which is rank 0's to sum. Rank 1 gives up first.
+    fleet.context(0).timeout_ns = 200'000'000;
+    fleet.context(1).timeout_ns = 50'000'000;
+    const auto kernel = [&](int32_t rank) {
+      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+      TwoShot<> calls(mine, 0, 1);
+      require(all_reduce_quantised_two_shot<Int8>(mine.context, calls, inputs[rank], outputs[rank], 512,
+                                                  DataType::kBfloat16) == SymmStatus::kTimedOut,
+              "all_reduce_quantised_two_shot");
+    };
+    emulator::run_on_ranks(seed, 2, 1, 32, kernel, patient);
     for (int32_t rank = 0; rank < 2; ++rank) {
       const uint64_t failure = *fleet.workspace(rank, 0, 1, kSlotBytes).context.failure;
       EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank << ", seed " << seed;
@@ -389,24 +383,9 @@ TEST(CodedReduce, ZerosAndOnesInTurnInOneShot) {
 template <typename Sums>
 void round_stochastically() {
   CodedRanks<Int4, Sums, Half> ranks({2});
-  const int launches = emulator::kSanitizer ? 20 : 60;
-  Random random(4);
-  std::vector<std::vector<float>> addends(2, std::vector<float>(2500));
-  for (auto& addend : addends)
-    for (float& number : addend) number = draw_normal(random);
-  std::vector<double> mean(addends[0].size(), 0.0);
-  std::vector<float> before;
-  for (int launch = 0; launch < launches; ++launch) {
-    const std::vector<float> sums = ranks.reduce(addends, 0, false, RoundStochastically(9));
-    ASSERT_EQ((check_sums<Int4, Sums, Half>(addends, sums, 2)), "");
-    ASSERT_NE(sums, before) << launch;
-    before = sums;
-    for (size_t i = 0; i < sums.size(); ++i) mean[i] += sums[i] / static_cast<double>(launches);
-  }
-  double error = 0;
-  for (size_t i = 0; i < mean.size(); ++i)
-    error += std::abs(mean[i] - addends[0][i] - addends[1][i]) / static_cast<double>(mean.size());
-  EXPECT_LT(error, 0.5 / std::sqrt(launches));
+  expect_right_on_average(
+      [&](const auto& addends) { return ranks.reduce(addends, 0, false, RoundStochastically(9)); },
+      [](const auto& addends, const auto& sums) { return check_sums<Int4, Sums, Half>(addends, sums, 2); });
 }
 TEST(CodedReduce, RoundsByChance) {
   round_stochastically<Int4>();

@@ -314,21 +314,18 @@ TEST(OneShot, GathersEverySizeOfRanks) {
             is_in_place ? outputs[rank].at(offset + rank * count) : inputs[rank].at(kMargin + 3);
         for (uint64_t i = 0; i < count; ++i) from[i] = byte(rank, count, i);
       }
-      World world(count);
-      for (int32_t rank = 0; rank < ranks; ++rank)
-        world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank] {
-          const SymmWorkspace<> mine = fleet.workspace(rank, 0, 2, kSlotBytes);
-          const auto r = static_cast<uint64_t>(rank);
-          char* const output = outputs[r].at(offset);
-          OneShot<> one_shot(mine, device::block_index(), 2);
-          for (uint64_t turn = 0; turn < 3; ++turn) {
-            if ((count + turn + r) % 3 == 0) device::pause(500'000);
-            const char* const input = is_in_place ? output + r * count : inputs[r].at(kMargin + 3);
-            require_done(one_shot.all_gather(input, output, count), "all_gather");
-          }
-          require_done(one_shot.finish(), "finish");
-        });
-      ASSERT_EQ(world.run(), "") << ranks << " " << count;
+      emulator::run_on_ranks(count, ranks, 2, 32, [&](int32_t rank) {
+        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 2, kSlotBytes);
+        const auto r = static_cast<uint64_t>(rank);
+        char* const output = outputs[r].at(offset);
+        OneShot<> one_shot(mine, device::block_index(), 2);
+        for (uint64_t turn = 0; turn < 3; ++turn) {
+          if ((count + turn + r) % 3 == 0) device::pause(500'000);
+          const char* const input = is_in_place ? output + r * count : inputs[r].at(kMargin + 3);
+          require_done(one_shot.all_gather(input, output, count), "all_gather");
+        }
+        require_done(one_shot.finish(), "finish");
+      });
       for (uint64_t rank = 0; rank < size; ++rank) {
         for (uint64_t i = 0; i < outputs[rank].size(); ++i) {
           const bool is_margin = i < offset || i >= offset + size * count;
@@ -345,18 +342,14 @@ TEST(OneShot, ADeadPeerIsNamed) {
   constexpr uint64_t kSlotBytes = 128;
   Fleet fleet(3, INT32_MAX, Fleet::measure_workspace(3, 1, kSlotBytes));
   float inputs[3][8] = {}, outputs[3][8] = {};
-  World world(1);
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    fleet.context(rank).timeout_ns = 50'000'000;
-    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
-      OneShot<> one_shot(mine, 0, 1);
-      require(one_shot.all_reduce(inputs[rank], outputs[rank], 8) == SymmStatus::kTimedOut, "all_reduce");
-      require(one_shot.all_reduce(inputs[rank], outputs[rank], 8) == SymmStatus::kTimedOut, "the next one");
-      require(one_shot.finish() == SymmStatus::kTimedOut, "finish");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  for (int32_t rank = 0; rank < 2; ++rank) fleet.context(rank).timeout_ns = 50'000'000;
+  emulator::run_on_ranks(1, 2, 1, 32, [&](int32_t rank) {
+    const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+    OneShot<> one_shot(mine, 0, 1);
+    require(one_shot.all_reduce(inputs[rank], outputs[rank], 8) == SymmStatus::kTimedOut, "all_reduce");
+    require(one_shot.all_reduce(inputs[rank], outputs[rank], 8) == SymmStatus::kTimedOut, "the next one");
+    require(one_shot.finish() == SymmStatus::kTimedOut, "finish");
+  });
   const uint64_t failure = *fleet.workspace(0, 0, 1, kSlotBytes).context.failure;
   EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
   EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U);
@@ -370,17 +363,15 @@ TEST(TwoShot, ADeadPeerIsNamedByARankWithoutAShare) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     Fleet fleet(3, INT32_MAX, Fleet::measure_workspace(3, 1, kSlotBytes));
     float inputs[3][4] = {}, outputs[3][4] = {};
-    World world(seed, kPatient);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      // One packet, which is rank 0's to sum. Rank 1 gives up first.
-      fleet.context(rank).timeout_ns = rank == 1 ? 50'000'000 : 200'000'000;
-      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-        const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
-        TwoShot<> calls(mine, 0, 1);
-        require(calls.all_reduce(inputs[rank], outputs[rank], 4) == SymmStatus::kTimedOut, "all_reduce");
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    // One packet, which is rank 0's to sum. Rank 1 gives up first.
+    fleet.context(0).timeout_ns = 200'000'000;
+    fleet.context(1).timeout_ns = 50'000'000;
+    const auto kernel = [&](int32_t rank) {
+      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+      TwoShot<> calls(mine, 0, 1);
+      require(calls.all_reduce(inputs[rank], outputs[rank], 4) == SymmStatus::kTimedOut, "all_reduce");
+    };
+    emulator::run_on_ranks(seed, 2, 1, 32, kernel, kPatient);
     for (int32_t rank = 0; rank < 2; ++rank) {
       const uint64_t failure = *fleet.workspace(rank, 0, 1, kSlotBytes).context.failure;
       EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 2U) << "rank " << rank << ", seed " << seed;
@@ -394,23 +385,20 @@ void expect_named_in_vectors() {
   constexpr uint64_t kSlotBytes = 1024;
   Fleet fleet(4, INT32_MAX, Fleet::measure_workspace(4, 1, kSlotBytes));
   alignas(16) float inputs[4][32] = {}, outputs[4][32] = {};
-  World world(1, kPatient);
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    fleet.context(rank).timeout_ns = 50'000'000;
-    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-      const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
-      Calls calls(mine, 0, 1);
-      const auto reduce = [&] {
-        return calls.template all_reduce_vectors<4>(reinterpret_cast<const char*>(inputs[rank]),
-                                                    reinterpret_cast<char*>(outputs[rank]),
-                                                    sizeof(inputs[rank]), device::ReduceAs<float>{});
-      };
-      require(reduce() == SymmStatus::kTimedOut, "all_reduce");
-      require(reduce() == SymmStatus::kTimedOut, "the next one");
-      require(calls.finish() == SymmStatus::kTimedOut, "finish");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  for (int32_t rank = 0; rank < 3; ++rank) fleet.context(rank).timeout_ns = 50'000'000;
+  const auto kernel = [&](int32_t rank) {
+    const SymmWorkspace<> mine = fleet.workspace(rank, 0, 1, kSlotBytes);
+    Calls calls(mine, 0, 1);
+    const auto reduce = [&] {
+      return calls.template all_reduce_vectors<4>(reinterpret_cast<const char*>(inputs[rank]),
+                                                  reinterpret_cast<char*>(outputs[rank]),
+                                                  sizeof(inputs[rank]), device::ReduceAs<float>{});
+    };
+    require(reduce() == SymmStatus::kTimedOut, "all_reduce");
+    require(reduce() == SymmStatus::kTimedOut, "the next one");
+    require(calls.finish() == SymmStatus::kTimedOut, "finish");
+  };
+  emulator::run_on_ranks(1, 3, 1, 32, kernel, kPatient);
   const uint64_t failure = *fleet.workspace(0, 0, 1, kSlotBytes).context.failure;
   EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
   EXPECT_EQ(failure >> kSymmFailurePeer & kSymmNobody, 3U);

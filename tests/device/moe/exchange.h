@@ -2,9 +2,12 @@
 // that knows nothing of places, packets and blocks.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -698,6 +701,25 @@ class MoeRanks {
     }
     if (hosts_) hosts_->serve(world, seed, all_blocks);
     return world.run();
+  }
+  // Runs `kernel(rank)` on the first `count` ranks, whose waits end by this time: steps `i` of `steps` grids of
+  // each, one behind the other. The test fails if the run does.
+  void run_late(uint64_t seed, uint32_t count, uint32_t blocks, uint64_t timeout_ns,
+                const std::function<void(uint32_t rank, size_t step)>& kernel, size_t steps = 1) {
+    emulator::World world(seed, kPatient);
+    for (uint32_t rank = 0; rank < count; ++rank) {
+      fleet_.context(static_cast<int32_t>(rank)).timeout_ns = timeout_ns;
+      emulator::Grid* earlier = nullptr;
+      for (size_t step = 0; step < steps; ++step)
+        earlier = world.add_grid(
+            rank, blocks, setup_.threads,
+            [&kernel, rank, step] {
+              device::wait_for_earlier_grids();
+              kernel(rank, step);
+            },
+            1, earlier);
+    }
+    EXPECT_EQ(world.run(), "") << "seed " << seed;
   }
   // Ends a block as far as the NICs are concerned.
   void end_block() {

@@ -176,16 +176,11 @@ TEST(MoeExchange, ALateRankIsNamed) {
       }
       std::vector<char> after_first;
       for (int turn = 0; turn < 2; ++turn) {
-        emulator::World world(seed, MoeRanks<Bfloat16>::kPatient);
-        for (uint32_t rank = 0; rank < 2; ++rank) {
-          ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
-          world.add_grid(rank, 2, 64, [&, rank] {
-            emulator::require(ranks.call(rank, pairs[0], is_in_combine) != SymmStatus::kDone ||
-                                  (is_in_combine && device::block_index() != 1),  // the last has the headers
-                              "the call is done");
-          });
-        }
-        EXPECT_EQ(world.run(), "") << seed;
+        ranks.run_late(seed, 2, 2, 50'000'000, [&](uint32_t rank, size_t) {
+          emulator::require(ranks.call(rank, pairs[0], is_in_combine) != SymmStatus::kDone ||
+                                (is_in_combine && device::block_index() != 1),  // the last has the headers
+                            "the call is done");
+        });
         // Nothing is sent once a call has failed.
         const std::vector<char> packets = ranks.list_packets(2);
         if (turn == 0) after_first = packets;

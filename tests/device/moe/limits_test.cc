@@ -125,12 +125,9 @@ TEST(MoeLimits, AHandleOfAnotherMask) {
   std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(1, MoeOrder::kReduced)};
   ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
   ranks.set_living(3);
-  emulator::World world(1, MoeRanks<Bfloat16>::kPatient);
-  for (uint32_t rank = 0; rank < 2; ++rank)
-    world.add_grid(rank, 1, 32, [&, rank] {
-      emulator::require(ranks.call(rank, pairs[0], true) == SymmStatus::kInvalid, "the status");
-    });
-  EXPECT_EQ(world.run(), "");
+  ranks.run_late(1, 2, 1, MoeRanks<Bfloat16>::kNever_ns, [&](uint32_t rank, size_t) {
+    emulator::require(ranks.call(rank, pairs[0], true) == SymmStatus::kInvalid, "the status");
+  });
 }
 
 // A dispatch and the combine of the dispatch before are in flight together: both send before both receive.
@@ -176,16 +173,11 @@ TEST(MoeLimits, ALateRankIsNamedInTwoPhases) {
       ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
     }
     for (const uint32_t phase : {device::kMoeSend, device::kMoeReceive}) {
-      emulator::World world(phase, MoeRanks<Bfloat16>::kPatient);
-      for (uint32_t rank = 0; rank < 2; ++rank) {
-        ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
-        world.add_grid(rank, 2, 64, [&, rank] {
-          // Blocks that wait for nobody are done in the second kernel too.
-          const bool is_done = ranks.call(rank, pairs[0], is_in_combine, phase) == SymmStatus::kDone;
-          emulator::require(is_done || phase == device::kMoeReceive, "the kernel that sends is done");
-        });
-      }
-      EXPECT_EQ(world.run(), "") << phase;
+      ranks.run_late(phase, 2, 2, 50'000'000, [&](uint32_t rank, size_t) {
+        // Blocks that wait for nobody are done in the second kernel too.
+        const bool is_done = ranks.call(rank, pairs[0], is_in_combine, phase) == SymmStatus::kDone;
+        emulator::require(is_done || phase == device::kMoeReceive, "the kernel that sends is done");
+      });
     }
     for (uint32_t rank = 0; rank < 2; ++rank) expect_named(ranks, rank, 2);
   }

@@ -67,21 +67,12 @@ TEST(MoeMisuse, CombineWithFewerTokens) {
   ASSERT_EQ(ranks.run(1, pairs, steps), "");
   for (uint32_t rank = 0; rank < 2; ++rank) pairs[0].set_tokens(rank, 3);
   std::atomic<bool> is_refused = false;
-  emulator::World world(1, Ranks::kPatient);
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    emulator::Grid* earlier = nullptr;
-    for (size_t i = 0; i < 4; ++i)
-      earlier = world.add_grid(
-          rank, 2, 32,
-          [&, rank, i] {
-            device::wait_for_earlier_grids();
-            if (rank == 1) device::pause(500'000);
-            if (ranks.call(rank, pairs[i], true) != SymmStatus::kDone)
-              is_refused.store(true, std::memory_order_relaxed);
-          },
-          1, earlier);
-  }
-  EXPECT_EQ(world.run(), "");
+  const auto combine = [&](uint32_t rank, size_t i) {
+    if (rank == 1) device::pause(500'000);
+    if (ranks.call(rank, pairs[i], true) != SymmStatus::kDone)
+      is_refused.store(true, std::memory_order_relaxed);
+  };
+  ranks.run_late(1, 2, 2, Ranks::kNever_ns, combine, 4);
   if (!is_refused) {
     for (size_t i = 1; i < 4; ++i) EXPECT_EQ(pairs[i].check_combine(), "") << i;
   }
@@ -92,14 +83,9 @@ TEST(MoeMisuse, CombineWithoutDispatch) {
   const MoeSetup setup{2, 4, 9, 2, 1, 32, 32};
   Ranks ranks(setup);
   Pairs pairs = {ranks.draw(1, MoeOrder::kRows)};
-  emulator::World world(1, Ranks::kPatient);
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
-    world.add_grid(rank, 1, 32, [&, rank] {
-      emulator::require(ranks.call(rank, pairs[0], true) == SymmStatus::kInvalid, "the status");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  ranks.run_late(1, 2, 1, 50'000'000, [&](uint32_t rank, size_t) {
+    emulator::require(ranks.call(rank, pairs[0], true) == SymmStatus::kInvalid, "the status");
+  });
 }
 
 // After a combine that one rank refuses, no rank takes rows of another call for rows of its own. Kernels of a
@@ -111,22 +97,11 @@ TEST(MoeMisuse, CallsAfterARefusedOne) {
   for (size_t i = 0; i < 3; ++i) pairs.push_back(draw_full(ranks, i + 1));
   ASSERT_EQ(ranks.run(1, pairs, {{0, false}, {1, false}}), "");  // not of the last pair
   std::array<std::atomic<SymmStatus>, 2> of_first{};             // at rank 1, by block
-  emulator::World world(1, Ranks::kPatient);
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    ranks.fleet().context(static_cast<int32_t>(rank)).timeout_ns = 50'000'000;
-    emulator::Grid* earlier = nullptr;
-    for (size_t i = 0; i < 2; ++i)
-      earlier = world.add_grid(
-          rank, 2, 32,
-          [&, rank, i] {
-            device::wait_for_earlier_grids();
-            const SymmStatus status = ranks.call(rank, pairs[rank == 0 && i == 0 ? 2 : i], true);
-            if (rank == 1 && i == 0)
-              of_first.at(device::block_index()).store(status, std::memory_order_relaxed);
-          },
-          1, earlier);
-  }
-  EXPECT_EQ(world.run(), "");
+  const auto combine = [&](uint32_t rank, size_t i) {
+    const SymmStatus status = ranks.call(rank, pairs[rank == 0 && i == 0 ? 2 : i], true);
+    if (rank == 1 && i == 0) of_first.at(device::block_index()).store(status, std::memory_order_relaxed);
+  };
+  ranks.run_late(1, 2, 2, 50'000'000, combine, 2);
   EXPECT_TRUE(of_first[0] != SymmStatus::kDone || of_first[1] != SymmStatus::kDone)
       << "a call that another rank refused is done";
 }

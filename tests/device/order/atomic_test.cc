@@ -14,9 +14,7 @@ constexpr Scope kGpu = Scope::kGpu;
 template <typename T, typename Update>
 void expect_update(T start, T after, const Update& update) {
   T word = start, before{};
-  World world;
-  world.add_grid(0, 1, 1, [&] { before = update(&word); });
-  EXPECT_EQ(world.run(), "");
+  emulator::run_kernel(0, 1, 1, [&] { before = update(&word); });
   EXPECT_EQ(before, start);
   EXPECT_EQ(word, after);
 }

@@ -46,8 +46,13 @@ INSTANTIATE_TEST_SUITE_P(Seeds, Waiting, kSchedules);
 TEST_P(Waiting, EveryRelationIsReached) {
   int64_t flag = 0;
   std::vector<WaitResult> results(6, WaitResult::kTimedOut);
-  World world(GetParam());
-  world.add_grid(0, 1, 1, [&] {
+  const auto host = [&] {
+    for (const int64_t value : {1, 3, -1, 7}) {
+      emulation::store(&flag, &value, sizeof value, Order::kRelease, Scope::kSystem);
+      for (int i = 0; i < 300; ++i) emulator::yield();
+    }
+  };
+  emulator::run_beside(host, GetParam(), 1, 1, [&] {
     const auto limits = WaitLimits::within(kLongEnough_ns);
     results[0] = wait_until<Relation::kEqual, Scope::kSystem>(&flag, 3, limits);
     results[1] = wait_until<Relation::kNotEqual, Scope::kSystem>(&flag, 3, limits);
@@ -56,13 +61,6 @@ TEST_P(Waiting, EveryRelationIsReached) {
     results[4] = wait_until<Relation::kGreaterEqual, Scope::kSystem>(&flag, 7, limits);
     results[5] = wait_until<Relation::kLessEqual, Scope::kSystem>(&flag, 7, limits);
   });
-  world.add_host([&] {
-    for (const int64_t value : {1, 3, -1, 7}) {
-      emulation::store(&flag, &value, sizeof value, Order::kRelease, Scope::kSystem);
-      for (int i = 0; i < 300; ++i) emulator::yield();
-    }
-  });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(results, std::vector<WaitResult>(6, WaitResult::kReached));
 }
 
@@ -98,17 +96,15 @@ TEST_P(Waiting, ADeadlineEndsItForAll) {
 TEST_P(Waiting, AnAbortEndsItForAll) {
   uint32_t flag = 0, abort_word = 0;
   std::vector<WaitResult> results(64, WaitResult::kReached);
-  World world(GetParam());
-  world.add_grid(0, 1, 64, [&] {
-    results[thread_index()] = wait_together<Relation::kEqual, Scope::kGpu, SpinWithoutPause, 4>(
-        WarpGroup{}, &flag, 1, WaitLimits::within(kLongEnough_ns, &abort_word));
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     emulator::wait_until_step(200);
     const uint32_t yes = 1;
     emulation::store(&abort_word, &yes, sizeof yes, Order::kRelaxed, Scope::kSystem);
+  };
+  emulator::run_beside(host, GetParam(), 1, 64, [&] {
+    results[thread_index()] = wait_together<Relation::kEqual, Scope::kGpu, SpinWithoutPause, 4>(
+        WarpGroup{}, &flag, 1, WaitLimits::within(kLongEnough_ns, &abort_word));
   });
-  EXPECT_EQ(world.run(), "");
   EXPECT_EQ(results, std::vector<WaitResult>(64, WaitResult::kAborted));
 }
 
@@ -123,9 +119,7 @@ TEST(Wait, AReachedValueComesBeforeAbortAndDeadline) {
 
 TEST(Wait, ATimeoutPastTheEndOfTimeIsNone) {
   WaitLimits limits{};
-  World world;
-  world.add_grid(0, 1, 1, [&] { limits = WaitLimits::within(~uint64_t{0}); });
-  EXPECT_EQ(world.run(), "");
+  emulator::run_kernel(0, 1, 1, [&] { limits = WaitLimits::within(~uint64_t{0}); });
   EXPECT_EQ(limits.deadline_ns, ~uint64_t{0});
 }
 

@@ -34,7 +34,6 @@ using device::Order;
 using device::Scope;
 using emulator::require;
 using emulator::require_done;
-using emulator::World;
 
 // Two domains of two ranks each.
 constexpr int32_t kRanks = 4, kDomain = 2;
@@ -83,14 +82,6 @@ class StubFleet {
   StubSymmContext contexts_[kRanks];  // or fewer
 };
 
-template <typename Kernel>
-std::string run_on_all(uint64_t seed, uint32_t blocks, const Kernel& kernel) {
-  World world(seed);
-  for (int32_t rank = 0; rank < kRanks; ++rank)
-    world.add_grid(static_cast<uint32_t>(rank), blocks, kThreads, [&kernel, rank] { kernel(rank); });
-  return world.run();
-}
-
 uint64_t look(const uint64_t* word) {
   return device::load<Order::kWeak, Scope::kThreads>(word);
 }
@@ -99,30 +90,27 @@ TEST(SymmBackend, PutsAndSignalsGoItsWay) {
   StubFleet fleet;
   for (int32_t rank = 0; rank < kRanks; ++rank)
     for (uint64_t i = 0; i < 100; ++i) fleet.data<uint64_t>(rank)[i] = 1000 * static_cast<uint64_t>(rank) + i;
-  EXPECT_EQ(run_on_all(5, 1,
-                       [&](int32_t rank) {
-                         const int64_t mine = fleet.number(rank);
-                         const int32_t next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
-                         uint64_t* const source = fleet.data<uint64_t>(rank);
-                         uint64_t* const place = fleet.data<uint64_t>(rank, 4096);
-                         require(
-                             symm_put_signal_async(mine, StubFleet::as_number(place),
-                                                   StubFleet::as_number(source), 100, 8, next, 3, 5, 1) == 0,
-                             "put and signal");
-                         require(symm_signal_wait_until(mine, 3, 1, 5) == 5, "added once");
-                         for (uint64_t i = 0; i < 100; ++i)
-                           require(look(place + i) == 1000 * static_cast<uint64_t>(before) + i, "data");
-                         require(symm_get(mine, StubFleet::as_number(place + 200),
-                                          StubFleet::as_number(source), 100, 8, next) == 0,
-                                 "get");
-                         require(look(place + 299) == 1000 * static_cast<uint64_t>(next) + 99, "got");
-                         require(symm_barrier(mine) == 0, "barrier");
-                         require(symm_signal_reset(mine, 3) == 0, "reset");
-                         require(symm_barrier(mine) == 0, "barrier");
-                         require(symm_signal(mine, 3, next, 9, 0) == 0, "set");
-                         require(symm_signal_wait_until(mine, 3, 1, 9) == 9, "was set");
-                       }),
-            "");
+  emulator::run_on_ranks(5, kRanks, 1, kThreads, [&](int32_t rank) {
+    const int64_t mine = fleet.number(rank);
+    const int32_t next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
+    uint64_t* const source = fleet.data<uint64_t>(rank);
+    uint64_t* const place = fleet.data<uint64_t>(rank, 4096);
+    require(symm_put_signal_async(mine, StubFleet::as_number(place), StubFleet::as_number(source), 100, 8,
+                                  next, 3, 5, 1) == 0,
+            "put and signal");
+    require(symm_signal_wait_until(mine, 3, 1, 5) == 5, "added once");
+    for (uint64_t i = 0; i < 100; ++i)
+      require(look(place + i) == 1000 * static_cast<uint64_t>(before) + i, "data");
+    require(
+        symm_get(mine, StubFleet::as_number(place + 200), StubFleet::as_number(source), 100, 8, next) == 0,
+        "get");
+    require(look(place + 299) == 1000 * static_cast<uint64_t>(next) + 99, "got");
+    require(symm_barrier(mine) == 0, "barrier");
+    require(symm_signal_reset(mine, 3) == 0, "reset");
+    require(symm_barrier(mine) == 0, "barrier");
+    require(symm_signal(mine, 3, next, 9, 0) == 0, "set");
+    require(symm_signal_wait_until(mine, 3, 1, 9) == 9, "was set");
+  });
 }
 
 // Each tells one out of reach; that one's neighbour reads it there, behind one barrier.
@@ -146,7 +134,7 @@ void tell_neighbours(StubFleet& fleet, int32_t rank, uint64_t rounds) {
 TEST(SymmBackend, BarriersAreOfAll) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     StubFleet fleet;
-    EXPECT_EQ(run_on_all(seed, 2, [&](int32_t rank) { tell_neighbours(fleet, rank, 5); }), "");
+    emulator::run_on_ranks(seed, kRanks, 2, kThreads, [&](int32_t rank) { tell_neighbours(fleet, rank, 5); });
   }
 }
 
@@ -156,92 +144,73 @@ TEST(SymmBackend, NobodyCountsForTwo) {
   constexpr int32_t kAlone = 3;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     StubFleet fleet(kAlone, 1);
-    World world(seed);
-    for (int32_t rank = 0; rank < kAlone; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, 1, [&fleet, rank] {
-        const LateSymmContext context{fleet.context(rank), fleet.data<uint64_t>(rank)};
-        for (uint64_t round = 1; round <= 8; ++round) {
-          require_done(device::symm_barrier(context, 0, device::ThreadGroup{}), "barrier");
-          for (int32_t peer = 0; peer < kAlone; ++peer)
-            require(peer == rank || device::load_relaxed<Scope::kSystem>(context.settled + peer) >= round,
-                    "what the peer had put is here");
-        }
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    emulator::run_on_ranks(seed, kAlone, 1, 1, [&](int32_t rank) {
+      const LateSymmContext context{fleet.context(rank), fleet.data<uint64_t>(rank)};
+      for (uint64_t round = 1; round <= 8; ++round) {
+        require_done(device::symm_barrier(context, 0, device::ThreadGroup{}), "barrier");
+        for (int32_t peer = 0; peer < kAlone; ++peer)
+          require(peer == rank || device::load_relaxed<Scope::kSystem>(context.settled + peer) >= round,
+                  "what the peer had put is here");
+      }
+    });
   }
 }
 
 // What the network has no function of its own for goes by those that it has.
 TEST(SymmBackend, UpdatesWordsAndCopiesRows) {
   StubFleet fleet;
-  EXPECT_EQ(
-      run_on_all(
-          5, 1,
-          [&](int32_t rank) {
-            const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
-                static_cast<const SymmContext&>(fleet.context(rank)));
-            const device::BlockGroup block;
-            uint64_t* const words = fleet.data<uint64_t>(rank);
-            const int32_t far = (rank + kDomain) % kRanks;
-            uint64_t before = 9;
-            bool is_right = device::symm_fetch_add(mine, words, 1, 3, &before, block) == SymmStatus::kDone &&
-                            before < kRanks;
-            is_right &= device::symm_add(mine, words + 1, 5, far, block) == SymmStatus::kDone;
-            is_right &=
-                device::symm_compare_swap(mine, words + 2, 0, 7, far, &before, block) == SymmStatus::kDone &&
+  emulator::run_on_ranks(5, kRanks, 1, kThreads, [&](int32_t rank) {
+    const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
+        static_cast<const SymmContext&>(fleet.context(rank)));
+    const device::BlockGroup block;
+    uint64_t* const words = fleet.data<uint64_t>(rank);
+    const int32_t far = (rank + kDomain) % kRanks;
+    uint64_t before = 9;
+    bool is_right =
+        device::symm_fetch_add(mine, words, 1, 3, &before, block) == SymmStatus::kDone && before < kRanks;
+    is_right &= device::symm_add(mine, words + 1, 5, far, block) == SymmStatus::kDone;
+    is_right &= device::symm_compare_swap(mine, words + 2, 0, 7, far, &before, block) == SymmStatus::kDone &&
                 before == 0;
-            is_right &= device::symm_put_value(mine, words + 3, 8, far, block) == SymmStatus::kDone;
-            is_right &= device::symm_put_rows(mine, words + 64, 32, words + 32, 8, 8, 4, far, block) ==
-                        SymmStatus::kDone;
-            require(is_right, "asked");
-            require_done(device::symm_wait_until_all(mine, words + 1, 3, SymmCompare::kGreater, 4, block),
-                         "written");
-            device::SymmRequest asked;
-            require(device::symm_get_async(mine, words + 128, words + 1, 24, far, &asked, block) ==
-                            SymmStatus::kDone &&
-                        device::symm_request_test(mine, asked) &&
-                        device::symm_request_wait(mine, asked, block) == SymmStatus::kDone,
-                    "get");
-            require(look(words + 130) == 8 || look(words + 130) == 0, "got");
-            require_done(device::symm_get_rows(mine, words + 160, 8, words + 64, 32, 8, 4, far, block),
-                         "rows");
-            require_done(device::symm_quiet(mine, far, block), "quiet");
-          }),
-      "");
+    is_right &= device::symm_put_value(mine, words + 3, 8, far, block) == SymmStatus::kDone;
+    is_right &=
+        device::symm_put_rows(mine, words + 64, 32, words + 32, 8, 8, 4, far, block) == SymmStatus::kDone;
+    require(is_right, "asked");
+    require_done(device::symm_wait_until_all(mine, words + 1, 3, SymmCompare::kGreater, 4, block), "written");
+    device::SymmRequest asked;
+    require(
+        device::symm_get_async(mine, words + 128, words + 1, 24, far, &asked, block) == SymmStatus::kDone &&
+            device::symm_request_test(mine, asked) &&
+            device::symm_request_wait(mine, asked, block) == SymmStatus::kDone,
+        "get");
+    require(look(words + 130) == 8 || look(words + 130) == 0, "got");
+    require_done(device::symm_get_rows(mine, words + 160, 8, words + 64, 32, 8, 4, far, block), "rows");
+    require_done(device::symm_quiet(mine, far, block), "quiet");
+  });
   EXPECT_EQ(*fleet.data<uint64_t>(3), uint64_t{kRanks});
 }
 
 TEST(SymmBackend, PutsPiecesOneByOneBeforeTheirSignal) {
   StubFleet fleet;
-  EXPECT_EQ(run_on_all(6, 1,
-                       [&](int32_t rank) {
-                         const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
-                             static_cast<const SymmContext&>(fleet.context(rank)));
-                         const device::BlockGroup block;
-                         uint64_t* const words = fleet.data<uint64_t>(rank);
-                         const int32_t far = (rank + kDomain) % kRanks;
-                         for (uint64_t i = device::thread_index(); i < 8; i += kThreads)
-                           device::store_relaxed<Scope::kSystem>(words + 32 + i, 100 * rank + i + 1);
-                         block.sync();
-                         const SymmPiece pieces[] = {{words + 64, words + 34, 24},
-                                                     {words + 67, words + 32, 0},
-                                                     {words + 68, words + 32, 16}};
-                         require_done(device::symm_put_pieces_signal(mine, pieces, 3, far, 9, 2,
-                                                                     SymmSignalOperation::kAdd, block),
-                                      "pieces");
-                         require_done(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kEqual, 2,
-                                                                              nullptr, block),
-                                      "signal");
-                         const auto first = static_cast<uint64_t>(100 * ((rank + kRanks - kDomain) % kRanks));
-                         for (const auto& [at, wanted] : {std::pair{64, first + 3},
-                                                          {66, first + 5},
-                                                          {67, uint64_t{0}},
-                                                          {68, first + 1},
-                                                          {69, first + 2}})
-                           require(look(words + at) == wanted, "what came");
-                       }),
-            "");
+  emulator::run_on_ranks(6, kRanks, 1, kThreads, [&](int32_t rank) {
+    const auto& mine = static_cast<const SymmAnyContext<SymmContext, StubSymmContext>&>(
+        static_cast<const SymmContext&>(fleet.context(rank)));
+    const device::BlockGroup block;
+    uint64_t* const words = fleet.data<uint64_t>(rank);
+    const int32_t far = (rank + kDomain) % kRanks;
+    for (uint64_t i = device::thread_index(); i < 8; i += kThreads)
+      device::store_relaxed<Scope::kSystem>(words + 32 + i, 100 * rank + i + 1);
+    block.sync();
+    const SymmPiece pieces[] = {
+        {words + 64, words + 34, 24}, {words + 67, words + 32, 0}, {words + 68, words + 32, 16}};
+    require_done(device::symm_put_pieces_signal(mine, pieces, 3, far, 9, 2, SymmSignalOperation::kAdd, block),
+                 "pieces");
+    require_done(device::symm_signal_wait_until<int64_t>(mine, 9, SymmCompare::kEqual, 2, nullptr, block),
+                 "signal");
+    const auto first = static_cast<uint64_t>(100 * ((rank + kRanks - kDomain) % kRanks));
+    for (const auto& [at, wanted] :
+         {std::pair{64, first + 3}, {66, first + 5}, {67, uint64_t{0}}, {68, first + 1}, {69, first + 2}})
+      require(look(words + at) == wanted, "what came");
+  });
 }
 
 TEST(SymmBackend, TheTypeChooses) {

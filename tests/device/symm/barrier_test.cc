@@ -47,26 +47,19 @@ INSTANTIATE_TEST_SUITE_P(Teams, SymmBarrierTest,
 TEST_P(SymmBarrierTest, BlocksMeet) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     Fleet fleet(GetParam().ranks);
-    World world(seed);
-    for (int32_t rank = 0; rank < fleet.size(); ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, GetParam().threads, [&fleet, rank, seed] {
-        if ((seed + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
-        meet(fleet, rank, 3, device::BlockGroup{}, 3);
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    emulator::run_on_ranks(seed, fleet.size(), 1, GetParam().threads, [&](int32_t rank) {
+      if ((seed + static_cast<uint64_t>(rank)) % 3 == 0) device::pause(500'000);
+      meet(fleet, rank, 3, device::BlockGroup{}, 3);
+    });
   }
 }
 
 TEST(SymmBarrier, BlocksOfAGridMeetTheirOwnNumber) {
   for (uint64_t seed = 1; seed < 5; ++seed) {
     Fleet fleet(2);
-    World world(seed);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 3, 32,
-                     [&fleet, rank] { meet(fleet, rank, device::block_index(), device::BlockGroup{}, 4); });
-    }
-    EXPECT_EQ(world.run(), "");
+    emulator::run_on_ranks(seed, 2, 3, 32, [&](int32_t rank) {
+      meet(fleet, rank, device::block_index(), device::BlockGroup{}, 4);
+    });
   }
 }
 
@@ -110,17 +103,13 @@ TEST(SymmBarrier, KernelsWithAWorkspaceEachDoNotMeet) {
 
 TEST(SymmBarrier, WarpsAndThreadsMeet) {
   Fleet fleet(3);
-  World world(7);
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&fleet, rank] {
-      if (device::thread_index() < 32) {
-        meet(fleet, rank, 0, device::WarpGroup{}, 3);
-      } else if (device::thread_index() == 40) {
-        meet(fleet, rank, 1, device::ThreadGroup{}, 3);
-      }
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(7, 3, 1, 64, [&](int32_t rank) {
+    if (device::thread_index() < 32) {
+      meet(fleet, rank, 0, device::WarpGroup{}, 3);
+    } else if (device::thread_index() == 40) {
+      meet(fleet, rank, 1, device::ThreadGroup{}, 3);
+    }
+  });
 }
 
 // All blocks of all ranks at one barrier.
@@ -128,33 +117,25 @@ TEST(SymmBarrier, GridsMeet) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     Fleet fleet(2);
     uint64_t arrived[2] = {}, words[2][device::GridGroup::kWords] = {};
-    World world(seed);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 2, 32, [&, rank] {
-        const auto limits = device::WaitLimits::within(fleet.context(rank).timeout_ns);
-        meet(fleet, rank, 3, device::GridGroup{{&arrived[rank], 2}, words[rank], limits}, 3);
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    emulator::run_on_ranks(seed, 2, 2, 32, [&](int32_t rank) {
+      const auto limits = device::WaitLimits::within(fleet.context(rank).timeout_ns);
+      meet(fleet, rank, 3, device::GridGroup{{&arrived[rank], 2}, words[rank], limits}, 3);
+    });
   }
 }
 
 TEST(SymmBarrier, HalvesLeaveRoomForWork) {
   Fleet fleet(2);
-  World world(11);
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&fleet, rank] {
-      const SymmContext& context = fleet.context(rank);
-      const device::WarpGroup group;
-      uint64_t* const told = fleet.data<uint64_t>(rank);
-      if (group.elect())
-        device::store_relaxed<device::Scope::kSystem>(device::symm_lsa_ptr(context, told, 1 - rank), 77);
-      emulator::require_done(device::symm_lsa_barrier_arrive(context, 5, group), "arrive");
-      emulator::require_done(device::symm_lsa_barrier_wait(context, 5, group), "wait");
-      emulator::require(device::load_relaxed<device::Scope::kSystem>(told) == 77, "told");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(11, 2, 1, 32, [&](int32_t rank) {
+    const SymmContext& context = fleet.context(rank);
+    const device::WarpGroup group;
+    uint64_t* const told = fleet.data<uint64_t>(rank);
+    if (group.elect())
+      device::store_relaxed<device::Scope::kSystem>(device::symm_lsa_ptr(context, told, 1 - rank), 77);
+    emulator::require_done(device::symm_lsa_barrier_arrive(context, 5, group), "arrive");
+    emulator::require_done(device::symm_lsa_barrier_wait(context, 5, group), "wait");
+    emulator::require(device::load_relaxed<device::Scope::kSystem>(told) == 77, "told");
+  });
 }
 
 TEST(SymmBarrier, EndsWithoutTheOthers) {

@@ -62,13 +62,9 @@ TEST(SymmC, ABlockDoesItOnce) {
 TEST(SymmC, ManyBlocksMeet) {
   constexpr uint32_t kBlocks = 160;
   Fleet fleet(2);
-  World world(1);
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), kBlocks, 1, [&fleet, rank] {
-      require(symm_barrier(context_of(fleet, rank)) == 0, "barrier of the block's number");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(1, 2, kBlocks, 1, [&](int32_t rank) {
+    require(symm_barrier(context_of(fleet, rank)) == 0, "barrier of the block's number");
+  });
 }
 
 TEST(SymmC, TellsWhereAndWho) {
@@ -173,14 +169,9 @@ TEST(SymmC, SumsUp) {
   Fleet fleet(2);
   for (int32_t rank = 0; rank < 2; ++rank)
     for (int32_t i = 0; i < 40; ++i) fleet.data<float>(rank)[i] = static_cast<float>(rank + i);
-  World world(1);
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, kThreads, [&fleet, rank] {
-      require(symm_all_reduce(context_of(fleet, rank), number(fleet.data(rank)), 16, 36, 0, 0) == 0,
-              "reduce");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(1, 2, 1, kThreads, [&](int32_t rank) {
+    require(symm_all_reduce(context_of(fleet, rank), number(fleet.data(rank)), 16, 36, 0, 0) == 0, "reduce");
+  });
   for (int32_t i = 4; i < 40; ++i) EXPECT_EQ(fleet.data<float>(1)[i], static_cast<float>(2 * i + 1));
   EXPECT_EQ(fleet.data<float>(0)[3], 3.0F) << "not before the offset";
 }

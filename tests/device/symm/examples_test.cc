@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/emulator/world.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 
 #define __global__
@@ -24,10 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ExamplesTest, testing::Values(1, 2, 3, 5), testi
 void launch_twice(Fleet& fleet, uint32_t blocks, uint32_t threads,
                   const std::function<void(int32_t)>& kernel) {
   for (const uint64_t seed : {1, 2}) {
-    World world(seed);
-    for (int32_t rank = 0; rank < fleet.size(); ++rank)
-      world.add_grid(static_cast<uint32_t>(rank), blocks, threads, [&, rank] { kernel(rank); });
-    ASSERT_EQ(world.run(), "");
+    emulator::run_on_ranks(seed, fleet.size(), blocks, threads, [&](int32_t rank) { kernel(rank); });
   }
 }
 

@@ -33,13 +33,9 @@ TEST(SymmFailure, ABarrierTellsWhoHasNotCome) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     Fleet fleet(3);
     fleet.context(0).timeout_ns = 20'000;
-    World world(seed);
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&fleet, rank] {
-        require(device::symm_barrier(fleet.context(rank), 7) == SymmStatus::kTimedOut, "without rank 2");
-      });
-    }
-    EXPECT_EQ(world.run(), "") << "rank 1 has a quarter of an hour";
+    emulator::run_on_ranks(seed, 2, 1, 32, [&](int32_t rank) {
+      require(device::symm_barrier(fleet.context(rank), 7) == SymmStatus::kTimedOut, "without rank 2");
+    });
     for (int32_t rank = 0; rank < 3; ++rank)
       EXPECT_EQ(Failure(*fleet.context(rank).failure), Failure(SymmWait::kBarrier, 7, 2, 0)) << rank;
   }
@@ -80,9 +76,8 @@ TEST(SymmFailure, WaitsOfEachKindAreTold) {
   for (const Case& one : cases) {
     Fleet fleet(2);
     fleet.context(0).timeout_ns = 20'000;
-    World world;
-    world.add_grid(0, 1, 1, [&] { require(one.wait(fleet.context(0)) == SymmStatus::kTimedOut, "time"); });
-    EXPECT_EQ(world.run(), "");
+    emulator::run_kernel(0, 1, 1,
+                         [&] { require(one.wait(fleet.context(0)) == SymmStatus::kTimedOut, "time"); });
     EXPECT_EQ(Failure(*fleet.context(0).failure), one.expected);
     EXPECT_EQ(Failure(*fleet.context(1).failure), one.expected) << "and the peer";
   }

@@ -6,11 +6,13 @@
 
 #include <cstring>
 #include <functional>
+#include <source_location>
 #include <string>
 #include <vector>
 
 #include "device/emulator/world.h"
 #include "device/support/random.h"
+#include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 
 namespace verbena::device_test {
@@ -23,7 +25,6 @@ using device::Packet;
 using device::Scope;
 using emulator::require;
 using emulator::require_done;
-using emulator::World;
 
 constexpr uint64_t kBlocks = 2, kSlotBytes = 1024;
 constexpr uint64_t kOutputBytes = 512;  // of a rank, in the test's memory
@@ -46,17 +47,12 @@ class Ranks {
   char* input(int32_t rank) { return reinterpret_cast<char*>(inputs_[static_cast<size_t>(rank)].data()); }
   char* output(int32_t rank) { return reinterpret_cast<char*>(outputs_[static_cast<size_t>(rank)].data()); }
 
-  // `kernel(workspace, rank)` by one block of each rank.
-  std::string run(uint64_t seed, uint32_t threads,
-                  const std::function<void(const SymmWorkspace<>&, int32_t rank)>& kernel) {
-    World world(seed);
-    for (int32_t rank = 0; rank < size(); ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), 1, threads, [this, rank, &kernel] {
-        const SymmWorkspace<> mine = workspace(rank);
-        kernel(mine, rank);
-      });
-    }
-    return world.run();
+  // `kernel(workspace, rank)` by one block of each rank. The test fails if the run does.
+  void run(uint64_t seed, uint32_t threads,
+           const std::function<void(const SymmWorkspace<>&, int32_t rank)>& kernel,
+           const std::source_location& at = std::source_location::current()) {
+    emulator::run_on_ranks(
+        seed, size(), 1, threads, [&](int32_t rank) { kernel(workspace(rank), rank); }, {}, at);
   }
 
  private:
@@ -98,9 +94,9 @@ uint64_t length_of(uint64_t call, uint64_t most) {
 }
 
 // Each rank tells all others something else each call.
-std::string exchange_calls(int32_t count, uint64_t seed, uint32_t threads, uint64_t calls) {
+void exchange_calls(int32_t count, uint64_t seed, uint32_t threads, uint64_t calls) {
   Ranks ranks(count);
-  return ranks.run(seed, threads, [&](const SymmWorkspace<>& mine, int32_t rank) {
+  ranks.run(seed, threads, [&](const SymmWorkspace<>& mine, int32_t rank) {
     LowLatency<> exchange(mine, 1);
     require_done(exchange.begin(), "begin");
     const uint64_t most = std::min(exchange.capacity_bytes(), kOutputBytes - 8);
@@ -124,9 +120,9 @@ std::string exchange_calls(int32_t count, uint64_t seed, uint32_t threads, uint6
 }
 
 TEST(LowLatency, EverybodyHearsEverybodyCallAfterCall) {
-  for (uint64_t seed = 0; seed < 16; ++seed) EXPECT_EQ(exchange_calls(2, seed, 32, 9), "");
-  for (uint64_t seed = 0; seed < 8; ++seed) EXPECT_EQ(exchange_calls(3, seed, 64, 6), "");
-  for (const int32_t ranks : {5, 6, 7, 8, 16}) EXPECT_EQ(exchange_calls(ranks, 1, 32, 4), "") << ranks;
+  for (uint64_t seed = 0; seed < 16; ++seed) exchange_calls(2, seed, 32, 9);
+  for (uint64_t seed = 0; seed < 8; ++seed) exchange_calls(3, seed, 64, 6);
+  for (const int32_t ranks : {5, 6, 7, 8, 16}) exchange_calls(ranks, 1, 32, 4);
 }
 
 // Sums of every launch, as a graph that is replayed: each block goes on where its last launch ended.
@@ -141,7 +137,7 @@ TEST(LowLatency, SumsFromLaunchToLaunch) {
       for (int32_t rank = 0; rank < count; ++rank)
         for (uint64_t i = 0; i < numbers; ++i)
           reinterpret_cast<float*>(ranks.input(rank))[i] = number(rank, i);
-      const std::string result = ranks.run(launch, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
+      ranks.run(launch, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
         LowLatency<> exchange(mine, 0);
         const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
         require_done(exchange.begin(), "begin");
@@ -153,7 +149,6 @@ TEST(LowLatency, SumsFromLaunchToLaunch) {
                      "sum");
         require_done(exchange.finish(), "finish");
       });
-      ASSERT_EQ(result, "");
       for (int32_t rank = 0; rank < count; ++rank) {
         EXPECT_EQ(ranks.workspace(rank).blocks.epochs[0], launch);
         EXPECT_EQ(ranks.workspace(rank).blocks.epochs[1], 0U);
@@ -175,16 +170,14 @@ TEST(LowLatency, NumbersOfFewBitsAreRoundedOnce) {
     for (uint64_t i = 0; i < kElements; ++i)
       reinterpret_cast<device::Bfloat16*>(ranks.input(rank))[i] =
           device::narrow<device::Bfloat16>(rank == 0 ? 256.0F : 1.0F);
-  EXPECT_EQ(ranks.run(2, 64,
-                      [&](const SymmWorkspace<>& mine, int32_t rank) {
-                        LowLatency<> exchange(mine, 1);
-                        auto* const numbers = reinterpret_cast<device::Bfloat16*>(ranks.input(rank));
-                        require_done(exchange.begin(), "begin");
-                        require_done(exchange.broadcast(numbers, 2 * kElements), "broadcast");
-                        require_done(exchange.receive_reduce(numbers, numbers, kElements), "sum");
-                        require_done(exchange.finish(), "finish");
-                      }),
-            "");
+  ranks.run(2, 64, [&](const SymmWorkspace<>& mine, int32_t rank) {
+    LowLatency<> exchange(mine, 1);
+    auto* const numbers = reinterpret_cast<device::Bfloat16*>(ranks.input(rank));
+    require_done(exchange.begin(), "begin");
+    require_done(exchange.broadcast(numbers, 2 * kElements), "broadcast");
+    require_done(exchange.receive_reduce(numbers, numbers, kElements), "sum");
+    require_done(exchange.finish(), "finish");
+  });
   for (int32_t rank = 0; rank < 3; ++rank)
     for (uint64_t i = 0; i < kElements; ++i)
       EXPECT_EQ(device::widen(reinterpret_cast<device::Bfloat16*>(ranks.input(rank))[i]), 258.0F);
@@ -194,31 +187,25 @@ TEST(LowLatency, NumbersOfFewBitsAreRoundedOnce) {
 TEST(LowLatency, WhereNotEverybodyHearsFromEverybody) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     Ranks ranks(3);
-    EXPECT_EQ(ranks.run(seed, 32,
-                        [&](const SymmWorkspace<>& mine, int32_t rank) {
-                          LowLatency<> exchange(mine, 0);
-                          require_done(exchange.begin(), "begin");
-                          for (uint64_t call = 1; call <= 6; ++call) {
-                            write_bytes(ranks.input(rank), 100,
-                                        [&](uint64_t i) { return nasty_byte(call, rank, i); });
-                            const bool is_ring = call % 3 == 0;
-                            const int32_t before = is_ring ? (rank + 2) % 3 : 1;
-                            if (is_ring) {
-                              require_done(exchange.send((rank + 1) % 3, ranks.input(rank), 100), "send");
-                            } else if (rank == 1) {
-                              require_done(exchange.broadcast(ranks.input(rank), 100), "broadcast");
-                            }
-                            if (before != rank) {
-                              require_done(exchange.receive(before, ranks.output(rank), 100), "receive");
-                              expect_bytes(ranks.output(rank), 100,
-                                           [&](uint64_t i) { return nasty_byte(call, before, i); });
-                            }
-                            require_done(call == 6 ? exchange.finish({}, Heard::kSome)
-                                                   : exchange.turn({}, Heard::kSome),
-                                         "turn");
-                          }
-                        }),
-              "");
+    ranks.run(seed, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
+      LowLatency<> exchange(mine, 0);
+      require_done(exchange.begin(), "begin");
+      for (uint64_t call = 1; call <= 6; ++call) {
+        write_bytes(ranks.input(rank), 100, [&](uint64_t i) { return nasty_byte(call, rank, i); });
+        const bool is_ring = call % 3 == 0;
+        const int32_t before = is_ring ? (rank + 2) % 3 : 1;
+        if (is_ring) {
+          require_done(exchange.send((rank + 1) % 3, ranks.input(rank), 100), "send");
+        } else if (rank == 1) {
+          require_done(exchange.broadcast(ranks.input(rank), 100), "broadcast");
+        }
+        if (before != rank) {
+          require_done(exchange.receive(before, ranks.output(rank), 100), "receive");
+          expect_bytes(ranks.output(rank), 100, [&](uint64_t i) { return nasty_byte(call, before, i); });
+        }
+        require_done(call == 6 ? exchange.finish({}, Heard::kSome) : exchange.turn({}, Heard::kSome), "turn");
+      }
+    });
   }
 }
 
@@ -234,37 +221,32 @@ TEST(LowLatency, ANoteComesBehindItsPacket) {
       if (i * 8 % kSlotBytes >= kSlotBytes / 24 * 16) words[i] = kOld << 2 | (i & 3);
   }
   const uint32_t said[4] = {Packet::kSentinel ^ 1, 7, Packet::kSentinel, 8};
-  EXPECT_EQ(ranks.run(1, 32,
-                      [&](const SymmWorkspace<>& mine, int32_t rank) {
-                        LowLatency<> exchange(mine, 0);
-                        require_done(exchange.begin(), "begin");
-                        if (rank == 0)
-                          return require_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
-                        if (device::thread_index() != 0) return;
-                        char* const there = exchange.find_slot_at(0);
-                        Packet::send_plain(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
-                        device::pause(500'000);
-                        device::detail::send_bits(exchange.find_note(there, 0), exchange.epoch() << 2 | 1);
-                      }),
-            "");
+  ranks.run(1, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
+    LowLatency<> exchange(mine, 0);
+    require_done(exchange.begin(), "begin");
+    if (rank == 0) return require_done(exchange.receive(1, ranks.output(0), sizeof(said)), "receive");
+    if (device::thread_index() != 0) return;
+    char* const there = exchange.find_slot_at(0);
+    Packet::send_plain(there, {Packet::kNoted, said[1], Packet::kNoted, said[3]});
+    device::pause(500'000);
+    device::detail::send_bits(exchange.find_note(there, 0), exchange.epoch() << 2 | 1);
+  });
   EXPECT_EQ(std::memcmp(ranks.output(0), said, sizeof(said)), 0);
 }
 
 // Who waits in vain says for whom, and nobody else does.
 TEST(LowLatency, EndsWithoutAPacketAndSaysWhose) {
   Ranks ranks(3);
-  EXPECT_EQ(ranks.run(1, 32,
-                      [&](const SymmWorkspace<>& mine, int32_t rank) {
-                        LowLatency<> exchange(mine, 1);
-                        require_done(exchange.begin(), "begin");
-                        const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
-                        if (rank == 2) return;
-                        require_done(exchange.broadcast(input, 64), "broadcast");
-                        require(exchange.receive_reduce(input, reinterpret_cast<float*>(ranks.output(rank)),
-                                                        16) == SymmStatus::kTimedOut,
-                                "sum");
-                      }),
-            "");
+  ranks.run(1, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
+    LowLatency<> exchange(mine, 1);
+    require_done(exchange.begin(), "begin");
+    const auto* const input = reinterpret_cast<const float*>(ranks.input(rank));
+    if (rank == 2) return;
+    require_done(exchange.broadcast(input, 64), "broadcast");
+    require(exchange.receive_reduce(input, reinterpret_cast<float*>(ranks.output(rank)), 16) ==
+                SymmStatus::kTimedOut,
+            "sum");
+  });
   for (int32_t rank = 0; rank < 3; ++rank) {
     const uint64_t failure = *ranks.workspace(rank).context.failure;
     EXPECT_EQ(static_cast<SymmWait>(failure & 0xff), SymmWait::kPacket);
@@ -275,32 +257,29 @@ TEST(LowLatency, EndsWithoutAPacketAndSaysWhose) {
 
 TEST(LowLatency, RefusesWhatItCannot) {
   Ranks ranks(2);
-  EXPECT_EQ(
-      ranks.run(0, 32,
-                [&](const SymmWorkspace<>& mine, int32_t rank) {
-                  LowLatency<> exchange(mine, 0), beyond(mine, kBlocks);
-                  require(beyond.begin() == SymmStatus::kInvalid, "block");
-                  SymmWorkspace<> without = mine;
-                  without.blocks.slot_bytes = 0;
-                  LowLatency<> none(without, 0);
-                  require(none.begin() == SymmStatus::kInvalid, "no slots");
-                  SymmWorkspace<> far = mine;
-                  far.context.has_remote = 1;
-                  LowLatency<> unreached(far, 0);
-                  require(unreached.begin() == SymmStatus::kUnreachable, "far");
-                  require_done(exchange.begin(), "begin");
-                  char* const data = ranks.input(rank);
-                  const uint64_t most = exchange.capacity_bytes();
-                  require(exchange.send(rank, data, 8) == SymmStatus::kInvalid, "to oneself");
-                  require(exchange.send(2, data, 8) == SymmStatus::kInvalid, "no member");
-                  require(exchange.send(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
-                  require(exchange.broadcast(data, most + 1) == SymmStatus::kInvalid, "too long");
-                  require(exchange.broadcast<3>(data, 8) == SymmStatus::kInvalid, "another size");
-                  require(exchange.receive(-1, data, 8) == SymmStatus::kInvalid, "no member");
-                  require(exchange.receive(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
-                  require(exchange.receive_reduce(data, data, most + 1) == SymmStatus::kInvalid, "too long");
-                }),
-      "");
+  ranks.run(0, 32, [&](const SymmWorkspace<>& mine, int32_t rank) {
+    LowLatency<> exchange(mine, 0), beyond(mine, kBlocks);
+    require(beyond.begin() == SymmStatus::kInvalid, "block");
+    SymmWorkspace<> without = mine;
+    without.blocks.slot_bytes = 0;
+    LowLatency<> none(without, 0);
+    require(none.begin() == SymmStatus::kInvalid, "no slots");
+    SymmWorkspace<> far = mine;
+    far.context.has_remote = 1;
+    LowLatency<> unreached(far, 0);
+    require(unreached.begin() == SymmStatus::kUnreachable, "far");
+    require_done(exchange.begin(), "begin");
+    char* const data = ranks.input(rank);
+    const uint64_t most = exchange.capacity_bytes();
+    require(exchange.send(rank, data, 8) == SymmStatus::kInvalid, "to oneself");
+    require(exchange.send(2, data, 8) == SymmStatus::kInvalid, "no member");
+    require(exchange.send(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
+    require(exchange.broadcast(data, most + 1) == SymmStatus::kInvalid, "too long");
+    require(exchange.broadcast<3>(data, 8) == SymmStatus::kInvalid, "another size");
+    require(exchange.receive(-1, data, 8) == SymmStatus::kInvalid, "no member");
+    require(exchange.receive(1 - rank, data, most + 1) == SymmStatus::kInvalid, "too long");
+    require(exchange.receive_reduce(data, data, most + 1) == SymmStatus::kInvalid, "too long");
+  });
 }
 
 }  // namespace

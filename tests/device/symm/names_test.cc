@@ -16,14 +16,10 @@ class SymmNamesTest : public testing::TestWithParam<uint64_t> {
   // `kernel(rank)` on every rank, by blocks of `threads`.
   template <typename Kernel>
   void run(uint32_t blocks, uint32_t threads, const Kernel& kernel) {
-    emulator::World world(GetParam());
-    for (int32_t rank = 0; rank < kRanks; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), blocks, threads, [&, rank] {
-        write_table(fleet_, rank, [](int32_t) { return true; });
-        kernel(rank);
-      });
-    }
-    EXPECT_EQ(world.run(), "");
+    emulator::run_on_ranks(GetParam(), kRanks, blocks, threads, [&](int32_t rank) {
+      write_table(fleet_, rank, [](int32_t) { return true; });
+      kernel(rank);
+    });
   }
 
   Fleet fleet_{kRanks};
@@ -119,15 +115,7 @@ TEST(SymmNames, CopiesBetweenThoseInReach) {
 TEST(SymmNames, AFenceWaitsForPutsByNics) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     HostProxy proxy(1, 2);
-    emulator::World world(seed);
-    world.add_grid(0, 1, 1, [&] {
-      std::fill_n(tl::detail::find_table(), tl::kTilescaleTableWords, 0);
-      tl::detail::find_table()[tl::kTilescaleTableWords - 1] = reinterpret_cast<uint64_t>(&proxy.context());
-      require_done(nvshmem_putmem_nbi(proxy.data(), proxy.data(64), 8, 1), "data");
-      require_done(nvshmem_fence(), "fence");
-      require_done(nvshmem_putmem_nbi(proxy.data(8), proxy.data(72), 8, 1), "flag");
-    });
-    world.add_host([&] {
+    const auto host = [&] {
       while (!proxy.take(0)) emulator::yield();
       proxy.consume(0);
       for (int look = 0; look < 200; ++look) {
@@ -138,8 +126,14 @@ TEST(SymmNames, AFenceWaitsForPutsByNics) {
       while (!proxy.take(0)) emulator::yield();
       proxy.consume(0);
       proxy.complete(0);
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
+      std::fill_n(tl::detail::find_table(), tl::kTilescaleTableWords, 0);
+      tl::detail::find_table()[tl::kTilescaleTableWords - 1] = reinterpret_cast<uint64_t>(&proxy.context());
+      require_done(nvshmem_putmem_nbi(proxy.data(), proxy.data(64), 8, 1), "data");
+      require_done(nvshmem_fence(), "fence");
+      require_done(nvshmem_putmem_nbi(proxy.data(8), proxy.data(72), 8, 1), "flag");
     });
-    EXPECT_EQ(world.run(), "") << seed;
   }
 }
 

@@ -193,30 +193,33 @@ TEST_P(SymmOrderTest, WhatANicWroteIsThereBehindItsWords) {
   HostProxy proxy(1, 3);
   SymmContext& context = proxy.context();
   auto* const data = proxy.data<uint64_t>(0);
-  World world(GetParam());
-  world.add_grid(0, 1, kThreads, [&] {
+  const auto host = [&] {
+    for (uint64_t i = 0; i < kThreads; ++i) data[i] = 7;
+    __atomic_fetch_add(context.remote_signals + 3, 5, __ATOMIC_RELEASE);
+    while (!proxy.take(0)) emulator::yield();
+    for (uint64_t i = 0; i < kThreads; ++i) data[kThreads + i] = 8;
+    __atomic_store_n(context.arrivals + (kSymmBarriers + 2) * 2 + 1, 1, __ATOMIC_RELEASE);
+  };
+  emulator::run_beside(host, GetParam(), 1, kThreads, [&] {
     const uint64_t me = device::thread_index();
     wait(context);
     require(read(data + (me + 17) % kThreads) == 7, "behind a signal");
     require_done(device::symm_barrier(context, 2), "barrier");
     require(read(data + kThreads + (me + 17) % kThreads) == 8, "behind a barrier");
   });
-  world.add_host([&] {
-    for (uint64_t i = 0; i < kThreads; ++i) data[i] = 7;
-    __atomic_fetch_add(context.remote_signals + 3, 5, __ATOMIC_RELEASE);
-    while (!proxy.take(0)) emulator::yield();
-    for (uint64_t i = 0; i < kThreads; ++i) data[kThreads + i] = 8;
-    __atomic_store_n(context.arrivals + (kSymmBarriers + 2) * 2 + 1, 1, __ATOMIC_RELEASE);
-  });
-  EXPECT_EQ(world.run(), "");
 }
 
 // What each thread of the block has put for itself is complete when the block's call returns.
 TEST_P(SymmOrderTest, TheBlockWaitsForAllOfItsThreadsPuts) {
   for (const bool flushes : {false, true}) {
     HostProxy proxy(1, 7);
-    World world(GetParam());
-    world.add_grid(0, 1, kThreads, [&] {
+    const auto host = [&] {
+      while (proxy.count_taken(0) < kThreads) {
+        if (proxy.take(0)) proxy.complete(0), proxy.consume(0);
+        emulator::yield();
+      }
+    };
+    emulator::run_beside(host, GetParam(), 1, kThreads, [&] {
       const uint64_t at = 16 * device::thread_index();
       require_done(device::symm_put_async(proxy.context(), proxy.data(at), proxy.data(at), 8, 1), "put");
       const BlockGroup block;
@@ -226,13 +229,6 @@ TEST_P(SymmOrderTest, TheBlockWaitsForAllOfItsThreadsPuts) {
       require(device::load_relaxed<Scope::kSystem>(&proxy.context().queues.progress->completed) == kThreads,
               "all of it");
     });
-    world.add_host([&] {
-      while (proxy.count_taken(0) < kThreads) {
-        if (proxy.take(0)) proxy.complete(0), proxy.consume(0);
-        emulator::yield();
-      }
-    });
-    EXPECT_EQ(world.run(), "");
   }
 }
 

@@ -111,13 +111,11 @@ TEST(SymmProbe, AWaitThatEndsByTimeIsLate) {
   probes.trace = ring.get();
   fleet.context(0).probes = &probes;
   fleet.context(0).timeout_ns = 10'000;
-  World world;
-  world.add_grid(0, 1, 32, [&] {
+  emulator::run_kernel(0, 1, 32, [&] {
     require(device::symm_signal_wait_until<int64_t>(fleet.context(0), 9, SymmCompare::kEqual, 1, nullptr,
                                                     device::WarpGroup{}) == SymmStatus::kTimedOut,
             "late");
   });
-  ASSERT_EQ(world.run(), "");
   EXPECT_EQ(probes.waits, 1u);
   EXPECT_EQ(probes.late_waits, 1u);
   EXPECT_GE(probes.wait_ns, 10'000u);
@@ -135,8 +133,11 @@ TEST(SymmProbe, AHostReadsAndWritesMeanwhile) {
     Fleet fleet(2);
     SymmProbes probes{};
     fleet.context(0).probes = &probes;
-    World world(seed);
-    world.add_grid(0, 1, 1, [&] {
+    const auto host = [&] {
+      while (__atomic_load_n(&probes.puts, __ATOMIC_RELAXED) == 0) emulator::yield();
+      __atomic_store_n(&probes.faults, kDrop | kDelay, __ATOMIC_RELAXED);
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
       const SymmContext& mine = fleet.context(0);
       device::symm_put_async(mine, fleet.data(0), fleet.data(0), 8, 1);
       // Until a signal is lost.
@@ -146,11 +147,6 @@ TEST(SymmProbe, AHostReadsAndWritesMeanwhile) {
         if (device::symm_signal_read(fleet.context(1), 0) != sent) break;
       }
     });
-    world.add_host([&] {
-      while (__atomic_load_n(&probes.puts, __ATOMIC_RELAXED) == 0) emulator::yield();
-      __atomic_store_n(&probes.faults, kDrop | kDelay, __ATOMIC_RELAXED);
-    });
-    ASSERT_EQ(world.run(), "");
     EXPECT_EQ(probes.faults, kDelay);
   }
 }
@@ -188,8 +184,7 @@ TEST(SymmProbe, ADroppedSignalIsNotAskedFor) {
   HostProxy proxy(1, 3);
   SymmProbes probes{};
   proxy.context().probes = &probes;
-  World world;
-  world.add_grid(0, 1, 1, [&] {
+  emulator::run_kernel(0, 1, 1, [&] {
     probes.faults = static_cast<uint64_t>(SymmFault::kDropSignal);
     device::symm_put_signal_async(proxy.context(), proxy.data(), proxy.data(), 8, 1, 3, 1);
     probes.faults = static_cast<uint64_t>(SymmFault::kDropSignal);
@@ -198,7 +193,6 @@ TEST(SymmProbe, ADroppedSignalIsNotAskedFor) {
     device::symm_signal_after_puts(proxy.context(), 4, 1, 1, SymmSignalOperation::kAdd);
     device::symm_signal(proxy.context(), 5, 1, 1, SymmSignalOperation::kAdd);
   });
-  ASSERT_EQ(world.run(), "");
   const auto put = proxy.take(0), signal = proxy.take(0);
   ASSERT_TRUE(put && signal);
   EXPECT_EQ(signal->place, proxy.offset_of(proxy.context().remote_signals + 5));

@@ -158,21 +158,17 @@ TEST(SymmPut, RefusesWhatIsNotSymmetric) {
 
 TEST(SymmPut, PeersUpdateAWordTogether) {
   Fleet fleet(4);
-  World world(5);
-  for (int32_t rank = 0; rank < 4; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-      auto* const word = fleet.data<uint64_t>(rank);
-      uint64_t before = 4 * 32;
-      require(device::symm_lsa_update<device::Operation::kAdd>(fleet.context(rank), word, 1, 2, &before) ==
-                      SymmStatus::kDone &&
-                  before < 4 * 32,
-              "add");
-      require_done(device::symm_lsa_update<device::Operation::kMax>(fleet.context(rank), word + 1,
-                                                                    uint64_t{device::thread_index()}, 2),
-                   "maximum");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(5, 4, 1, 32, [&](int32_t rank) {
+    auto* const word = fleet.data<uint64_t>(rank);
+    uint64_t before = 4 * 32;
+    require(device::symm_lsa_update<device::Operation::kAdd>(fleet.context(rank), word, 1, 2, &before) ==
+                    SymmStatus::kDone &&
+                before < 4 * 32,
+            "add");
+    require_done(device::symm_lsa_update<device::Operation::kMax>(fleet.context(rank), word + 1,
+                                                                  uint64_t{device::thread_index()}, 2),
+                 "maximum");
+  });
   EXPECT_EQ(fleet.data<uint64_t>(2)[0], 4U * 32U);
   EXPECT_EQ(fleet.data<uint64_t>(2)[1], 31U);
 }
@@ -283,8 +279,13 @@ TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
     add(0, mine, 512);
     SymmContext& context = fleet.context(0);
     context.aliases = aliases.get();
-    World world(seed);
-    world.add_grid(0, 1, 1, [&] {
+    const auto host = [&] {
+      for (int i = 0; i < 20; ++i) emulator::yield();
+      add(1, other, 1024);
+      emulator::wait_until_step(2000);
+      __atomic_store_n(&aliases->entries[0].end, 0, __ATOMIC_RELAXED);
+    };
+    emulator::run_beside(host, seed, 1, 1, [&] {
       const uint64_t value = 77;
       uint8_t back[8];
       require(device::symm_lsa_ptr(context, mine + 8, 1) == fleet.data(1, 520), "pointer");
@@ -300,13 +301,6 @@ TEST(SymmPut, RegisteredMemoryIsFoundByItsOwnAddress) {
       while (device::symm_lsa_ptr(context, other, 1) == nullptr) emulator::yield();
       while (device::symm_lsa_ptr(context, mine, 1) != nullptr) emulator::yield();
     });
-    world.add_host([&] {
-      for (int i = 0; i < 20; ++i) emulator::yield();
-      add(1, other, 1024);
-      emulator::wait_until_step(2000);
-      __atomic_store_n(&aliases->entries[0].end, 0, __ATOMIC_RELAXED);
-    });
-    EXPECT_EQ(world.run(), "");
     EXPECT_EQ(fleet.data<uint64_t>(1, 512)[0], 79U);
     context.aliases = nullptr;
   }

@@ -43,15 +43,8 @@ INSTANTIATE_TEST_SUITE_P(Seeds, SymmQueueTest, testing::Range<uint64_t>(0, 9));
 TEST_P(SymmQueueTest, MoreThreadsThanSlots) {
   constexpr uint64_t kTimes = 6, kThreads = 64, kBlocks = 2;
   HostProxy proxy(1, 2);
-  World world(GetParam());
-  world.add_grid(0, kBlocks, kThreads, [&] {
-    const uint64_t me = device::block_index() * kThreads + device::thread_index();
-    for (uint64_t i = 0; i < kTimes; ++i)
-      require_done(device::symm_put_async(proxy.context(), proxy.data(me * 8), proxy.data(i * 8), 1 + i, 1),
-                   "put");
-  });
   std::vector<uint64_t> seen(kThreads * kBlocks);
-  world.add_host([&] {
+  const auto host = [&] {
     serve(proxy, kTimes * kThreads * kBlocks, [&](const PutDescriptor& one, uint64_t) {
       const uint64_t thread = (one.place - HostProxy::kWordsBytes) / 8;
       require(operation_of(one) == PutOperation::kPut && peer_of(one) == 41,
@@ -59,23 +52,20 @@ TEST_P(SymmQueueTest, MoreThreadsThanSlots) {
       require(one.extent == 1 + seen[thread] && one.operand == HostProxy::kWordsBytes + 8 * seen[thread]++,
               "in order, not torn");
     });
+  };
+  emulator::run_beside(host, GetParam(), kBlocks, kThreads, [&] {
+    const uint64_t me = device::block_index() * kThreads + device::thread_index();
+    for (uint64_t i = 0; i < kTimes; ++i)
+      require_done(device::symm_put_async(proxy.context(), proxy.data(me * 8), proxy.data(i * 8), 1 + i, 1),
+                   "put");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST_P(SymmQueueTest, NothingComesBetweenAPutAndItsSignal) {
   constexpr uint64_t kTimes = 5, kThreads = 48;
   for (const uint32_t depth_shift : {1U, 3U}) {
     HostProxy proxy(1, depth_shift);
-    World world(GetParam());
-    world.add_grid(0, 1, kThreads, [&] {
-      const uint64_t me = device::thread_index();
-      for (uint64_t i = 0; i < kTimes; ++i)
-        require_done(device::symm_put_signal_async(proxy.context(), proxy.data(me * 8), proxy.data(), 8, 1,
-                                                   static_cast<uint32_t>(me), i, kAdd),
-                     "put");
-    });
-    world.add_host([&] {
+    const auto host = [&] {
       uint64_t thread = 0;
       serve(proxy, 2 * kTimes * kThreads, [&](const PutDescriptor& one, uint64_t position) {
         if (position % 2 == 0) {
@@ -87,8 +77,14 @@ TEST_P(SymmQueueTest, NothingComesBetweenAPutAndItsSignal) {
                   "its signal");
         }
       });
+    };
+    emulator::run_beside(host, GetParam(), 1, kThreads, [&] {
+      const uint64_t me = device::thread_index();
+      for (uint64_t i = 0; i < kTimes; ++i)
+        require_done(device::symm_put_signal_async(proxy.context(), proxy.data(me * 8), proxy.data(), 8, 1,
+                                                   static_cast<uint32_t>(me), i, kAdd),
+                     "put");
     });
-    EXPECT_EQ(world.run(), "");
   }
 }
 
@@ -98,8 +94,17 @@ TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
   HostProxy proxy(1, 1);
   auto* const there = proxy.data<uint32_t>();
   auto* const here = proxy.data<uint32_t>(4096);
-  World world(GetParam());
-  world.add_grid(0, 1, kThreads, [&] {
+  const auto host = [&] {
+    serve(proxy, 8, [&](const PutDescriptor& one, uint64_t position) {
+      if (operation_of(one) == PutOperation::kPut) {
+        for (uint32_t i = 0; i < kThreads; ++i)
+          require(there[i] == i * (1 + position / 2), "what was written");
+      } else {
+        for (uint32_t i = 0; i < kThreads; ++i) here[i] = there[i] + 1;
+      }
+    });
+  };
+  emulator::run_beside(host, GetParam(), 1, kThreads, [&] {
     const uint32_t me = device::thread_index();
     for (uint32_t round = 1; round < 5; ++round) {
       device::store<Order::kWeak, Scope::kThreads>(there + me, me * round);
@@ -114,17 +119,6 @@ TEST_P(SymmQueueTest, DataIsOrderedBothWays) {
               "what was got");
     }
   });
-  world.add_host([&] {
-    serve(proxy, 8, [&](const PutDescriptor& one, uint64_t position) {
-      if (operation_of(one) == PutOperation::kPut) {
-        for (uint32_t i = 0; i < kThreads; ++i)
-          require(there[i] == i * (1 + position / 2), "what was written");
-      } else {
-        for (uint32_t i = 0; i < kThreads; ++i) here[i] = there[i] + 1;
-      }
-    });
-  });
-  EXPECT_EQ(world.run(), "");
 }
 
 // Quiet by a block also waits for another block's earlier put in another queue, even if another quiet has
@@ -134,8 +128,14 @@ TEST_P(SymmQueueTest, QuietCoversAllQueues) {
     HostProxy proxy(2, 2);
     uint32_t flag = 0, has_seen = 0;
     uint64_t complete = 0;
-    World world(GetParam());
-    world.add_grid(0, 3, 2, [&] {
+    const auto host = [&] {
+      while (!proxy.take(1)) emulator::yield();
+      for (int i = 0; i < 300; ++i) emulator::yield();
+      complete = 1;
+      proxy.complete(1);
+      proxy.consume(1);
+    };
+    emulator::run_beside(host, GetParam(), 3, 2, [&] {
       const uint64_t* const seen = &proxy.context().queues.cursors[1].completed_seen;
       const uint32_t block = device::block_index();
       // It tells of what it has seen, and nothing more: the call itself has to acquire.
@@ -160,14 +160,6 @@ TEST_P(SymmQueueTest, QuietCoversAllQueues) {
       require(status == SymmStatus::kDone, "quiet");
       require(complete == 1, "complete");
     });
-    world.add_host([&] {
-      while (!proxy.take(1)) emulator::yield();
-      for (int i = 0; i < 300; ++i) emulator::yield();
-      complete = 1;
-      proxy.complete(1);
-      proxy.consume(1);
-    });
-    EXPECT_EQ(world.run(), "");
   }
 }
 
@@ -192,24 +184,7 @@ TEST(SymmQueue, BlocksBeginWithTheContextsQueue) {
 TEST_P(SymmQueueTest, OneSignalBehindTheBlocksPuts) {
   HostProxy proxy(2, 3);
   uint64_t arrived = 0;
-  World world(GetParam());
-  world.add_grid(0, 2, 32, [&] {
-    const SymmContext& context = proxy.context();
-    const device::BlockGroup block;
-    const device::GridBarrier grid{&arrived, 2};
-    if (device::block_index() == 0)
-      require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 64, 1, block), "put");
-    require(grid.sync(device::WaitLimits::within(context.timeout_ns)) == device::WaitResult::kReached,
-            "grid");
-    if (device::block_index() == 0) return;
-    for (int round = 0; round < 2; ++round) {
-      require_done(device::symm_signal_after_puts(context, 7, 1, 3, SymmSignalOperation::kIncrement, block),
-                   "signal");
-      if (round == 0) require_done(device::symm_quiet(context, block), "quiet");
-    }
-    require(device::symm_signal_after_puts(context, 7, 2, 3, kAdd, block) == SymmStatus::kInvalid, "member");
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     std::vector<PutDescriptor> asked;
     const auto take = [&] {
       const auto one = proxy.take(1);
@@ -227,8 +202,23 @@ TEST_P(SymmQueueTest, OneSignalBehindTheBlocksPuts) {
     while (asked.size() < 3)
       if (!take()) emulator::yield();
     require(operation_of(asked[2]) == PutOperation::kAddWord, "nothing is left to wait for");
+  };
+  emulator::run_beside(host, GetParam(), 2, 32, [&] {
+    const SymmContext& context = proxy.context();
+    const device::BlockGroup block;
+    const device::GridBarrier grid{&arrived, 2};
+    if (device::block_index() == 0)
+      require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 64, 1, block), "put");
+    require(grid.sync(device::WaitLimits::within(context.timeout_ns)) == device::WaitResult::kReached,
+            "grid");
+    if (device::block_index() == 0) return;
+    for (int round = 0; round < 2; ++round) {
+      require_done(device::symm_signal_after_puts(context, 7, 1, 3, SymmSignalOperation::kIncrement, block),
+                   "signal");
+      if (round == 0) require_done(device::symm_quiet(context, block), "quiet");
+    }
+    require(device::symm_signal_after_puts(context, 7, 2, 3, kAdd, block) == SymmStatus::kInvalid, "member");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 // The word's value before goes to all threads of the group, and the reply's place back to the proxy; for a
@@ -239,21 +229,7 @@ TEST_P(SymmQueueTest, AnUpdateHasAReply) {
   SymmContext& context = proxy.context();
   auto* const word = proxy.data<uint64_t>(64);
   auto* const data = proxy.data<uint64_t>(4096);
-  World world(GetParam());
-  world.add_grid(0, 1, kThreads, [&] {
-    const device::BlockGroup block;
-    for (uint64_t round = 1; round < 6; ++round) {
-      uint64_t before = 0;
-      device::store<Order::kWeak, Scope::kThreads>(data + device::thread_index(), round);
-      require_done(device::symm_fetch_add(context, word, round, round % 2, &before, block), "fetch");
-      require(before == 100 * round, "what it was");
-      require(device::load<Order::kWeak, Scope::kThreads>(data + kThreads) == round, "acquired");
-      require(device::symm_compare_swap(context, word, round, 7, 1, &before, block) == SymmStatus::kDone &&
-                  before == 100 * round + 1,
-              "swap");
-    }
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     serve(proxy, 10, [&](const PutDescriptor& one, uint64_t position) {
       const uint64_t round = 1 + position / 2;
       require(one.place == proxy.offset_of(word), "the word");
@@ -270,16 +246,37 @@ TEST_P(SymmQueueTest, AnUpdateHasAReply) {
       proxy.reply(0, 100 * round + position % 2);
       while (proxy.told(0, position) != ((position + 1) | kPutReplyLeft)) emulator::yield();
     });
+  };
+  emulator::run_beside(host, GetParam(), 1, kThreads, [&] {
+    const device::BlockGroup block;
+    for (uint64_t round = 1; round < 6; ++round) {
+      uint64_t before = 0;
+      device::store<Order::kWeak, Scope::kThreads>(data + device::thread_index(), round);
+      require_done(device::symm_fetch_add(context, word, round, round % 2, &before, block), "fetch");
+      require(before == 100 * round, "what it was");
+      require(device::load<Order::kWeak, Scope::kThreads>(data + kThreads) == round, "acquired");
+      require(device::symm_compare_swap(context, word, round, 7, 1, &before, block) == SymmStatus::kDone &&
+                  before == 100 * round + 1,
+              "swap");
+    }
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 // Threads that know nothing of each other use one reply's place in turn.
 TEST_P(SymmQueueTest, RepliesAreUsedAgain) {
   constexpr uint64_t kThreads = 6, kTimes = 3;
   HostProxy proxy(1, 1);
-  World world(GetParam());
-  world.add_grid(0, kThreads, 1, [&] {
+  const auto host = [&] {
+    for (uint64_t position = 0; position < kThreads * kTimes; emulator::yield()) {
+      const auto one = proxy.take(0);
+      if (!one) continue;
+      proxy.reply(0, 10 * one->operand);
+      while (proxy.told(0, position) != ((position + 1) | kPutReplyLeft)) emulator::yield();
+      ++position;
+      proxy.consume(0);
+    }
+  };
+  emulator::run_beside(host, GetParam(), kThreads, 1, [&] {
     for (uint64_t i = 0; i < kTimes; ++i) {
       uint64_t before = 0;
       const uint64_t mine = 1 + device::block_index();
@@ -289,17 +286,6 @@ TEST_P(SymmQueueTest, RepliesAreUsedAgain) {
               "its own");
     }
   });
-  world.add_host([&] {
-    for (uint64_t position = 0; position < kThreads * kTimes; emulator::yield()) {
-      const auto one = proxy.take(0);
-      if (!one) continue;
-      proxy.reply(0, 10 * one->operand);
-      while (proxy.told(0, position) != ((position + 1) | kPutReplyLeft)) emulator::yield();
-      ++position;
-      proxy.consume(0);
-    }
-  });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmQueue, WhoGivesUpLeavesTheReply) {
@@ -330,8 +316,22 @@ TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
     const SymmContext& context = proxy.context();
     auto* const here = proxy.data<uint32_t>(4096);
     uint32_t is_asked = 0;
-    World world(GetParam());
-    world.add_grid(0, 1, kThreads, [&] {
+    const auto host = [&] {
+      while (proxy.count_taken(0) < 2) {
+        if (const auto one = proxy.take(0))
+          require(((one->action & kPutReports) != 0) == (operation_of(*one) == PutOperation::kGet), "asks");
+        emulator::yield();
+      }
+      while (__atomic_load_n(&is_asked, __ATOMIC_ACQUIRE) == 0) emulator::yield();
+      for (uint32_t i = 0; i < kThreads; ++i) here[i] = 9;
+      if (is_overwritten) {
+        proxy.reply_to(0, 5);
+        proxy.complete(0);
+      } else {
+        proxy.reply_to(0, 1);
+      }
+    };
+    emulator::run_beside(host, GetParam(), 1, kThreads, [&] {
       const device::BlockGroup block;
       require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, block), "put");
       device::SymmRequest asked;
@@ -348,22 +348,6 @@ TEST_P(SymmQueueTest, AGetIsToldOfByItself) {
           "what was got");
       require_done(device::symm_request_wait(context, {}, block), "nothing was asked for");
     });
-    world.add_host([&] {
-      while (proxy.count_taken(0) < 2) {
-        if (const auto one = proxy.take(0))
-          require(((one->action & kPutReports) != 0) == (operation_of(*one) == PutOperation::kGet), "asks");
-        emulator::yield();
-      }
-      while (__atomic_load_n(&is_asked, __ATOMIC_ACQUIRE) == 0) emulator::yield();
-      for (uint32_t i = 0; i < kThreads; ++i) here[i] = 9;
-      if (is_overwritten) {
-        proxy.reply_to(0, 5);
-        proxy.complete(0);
-      } else {
-        proxy.reply_to(0, 1);
-      }
-    });
-    EXPECT_EQ(world.run(), "");
   }
 }
 
@@ -373,8 +357,19 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
   HostProxy proxy(2, 3, 3);
   const SymmContext& context = proxy.context();
   uint32_t left = kBlocks;
-  World world(GetParam());
-  world.add_grid(0, kBlocks, 1, [&] {
+  const auto host = [&] {
+    while (__atomic_load_n(&left, __ATOMIC_RELAXED) != 0) {
+      for (const uint32_t queue : {0U, 1U}) {
+        const auto one = proxy.take(queue);
+        if (!one) continue;
+        if ((one->action & kPutReports) != 0) proxy.reply(queue);
+        proxy.consume(queue);
+        proxy.complete(queue);
+      }
+      emulator::yield();
+    }
+  };
+  emulator::run_beside(host, GetParam(), kBlocks, 1, [&] {
     const uint32_t block = device::block_index();
     for (uint32_t i = 0; i < kTimes; ++i) {
       if (block < 2) {
@@ -388,36 +383,13 @@ TEST_P(SymmQueueTest, OthersGoOnMeanwhile) {
     }
     device::fetch_add<Order::kRelaxed, Scope::kSystem>(&left, ~0U);
   });
-  world.add_host([&] {
-    while (__atomic_load_n(&left, __ATOMIC_RELAXED) != 0) {
-      for (const uint32_t queue : {0U, 1U}) {
-        const auto one = proxy.take(queue);
-        if (!one) continue;
-        if ((one->action & kPutReports) != 0) proxy.reply(queue);
-        proxy.consume(queue);
-        proxy.complete(queue);
-      }
-      emulator::yield();
-    }
-  });
-  EXPECT_EQ(world.run(), "");
 }
 
 // Each queue with something under way is asked for what it has for that peer.
 TEST_P(SymmQueueTest, QuietOfOnePeerWaitsForNoOther) {
   HostProxy proxy(3, 2, 3);
   const SymmContext& context = proxy.context();
-  World world(GetParam());
-  world.add_grid(0, 1, 32, [&] {
-    const device::BlockGroup block;
-    for (const uint32_t queue : {0U, 2U})
-      require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, queue == 0 ? 2 : 1, block,
-                                     device::SymmQueue{queue}) == SymmStatus::kDone,
-              "put");
-    require_done(device::symm_quiet(context, 1, block), "quiet");
-    require(device::load_relaxed<Scope::kSystem>(&context.queues.progress[0].completed) == 0, "not all");
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     for (const uint32_t queue : {0U, 2U}) {
       while (proxy.count_taken(queue) < 2) {
         const auto one = proxy.take(queue);
@@ -430,8 +402,16 @@ TEST_P(SymmQueueTest, QuietOfOnePeerWaitsForNoOther) {
       proxy.reply(queue);
     }
     require(!proxy.take(1), "it had nothing");
+  };
+  emulator::run_beside(host, GetParam(), 1, 32, [&] {
+    const device::BlockGroup block;
+    for (const uint32_t queue : {0U, 2U})
+      require(device::symm_put_async(context, proxy.data(), proxy.data(), 8, queue == 0 ? 2 : 1, block,
+                                     device::SymmQueue{queue}) == SymmStatus::kDone,
+              "put");
+    require_done(device::symm_quiet(context, 1, block), "quiet");
+    require(device::load_relaxed<Scope::kSystem>(&context.queues.progress[0].completed) == 0, "not all");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 // Pieces are requests behind each other, and the signal comes last; a piece of no bytes is none. A list that
@@ -440,8 +420,18 @@ TEST(SymmQueue, PiecesAreRequestsBeforeTheirSignal) {
   constexpr uint32_t kPieces = 11;  // more than the queue has positions
   HostProxy proxy(1, 3);
   const SymmContext& context = proxy.context();
-  World world(1);
-  world.add_grid(0, 1, 32, [&] {
+  const auto host = [&] {
+    const uint64_t base = HostProxy::kWordsBytes;
+    serve(proxy, kPieces, [&](const PutDescriptor& one, uint64_t position) {
+      if (position == kPieces - 1)
+        return require(operation_of(one) == PutOperation::kAddWord && one.operand == 9, "the signal is last");
+      const uint64_t i = position < 4 ? position : position + 1;
+      require(operation_of(one) == PutOperation::kPut && one.extent == i + 1 && one.place == base + 8 * i &&
+                  one.operand == base + 128 + 8 * i,
+              "a piece");
+    });
+  };
+  emulator::run_beside(host, 1, 1, 32, [&] {
     const device::BlockGroup block;
     SymmPiece pieces[kPieces];
     for (uint32_t i = 0; i < kPieces; ++i)
@@ -457,39 +447,12 @@ TEST(SymmQueue, PiecesAreRequestsBeforeTheirSignal) {
         device::symm_put_pieces_signal(context, pieces, kPieces, 1, 3, 9, SymmSignalOperation::kAdd, block),
         "pieces");
   });
-  world.add_host([&] {
-    const uint64_t base = HostProxy::kWordsBytes;
-    serve(proxy, kPieces, [&](const PutDescriptor& one, uint64_t position) {
-      if (position == kPieces - 1)
-        return require(operation_of(one) == PutOperation::kAddWord && one.operand == 9, "the signal is last");
-      const uint64_t i = position < 4 ? position : position + 1;
-      require(operation_of(one) == PutOperation::kPut && one.extent == i + 1 && one.place == base + 8 * i &&
-                  one.operand == base + 128 + 8 * i,
-              "a piece");
-    });
-  });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmQueue, RowsAreOneRequest) {
   HostProxy proxy(1, 3);
   const SymmContext& context = proxy.context();
-  World world(1);
-  world.add_grid(0, 1, 32, [&] {
-    const device::BlockGroup block;
-    require_done(device::symm_put_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block),
-                 "put");
-    require_done(device::symm_get_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block),
-                 "get");
-    uint8_t other = 0;
-    require(device::symm_put_rows(context, proxy.data(64), 200, &other, 0, 1, 5, 1, block) ==
-                SymmStatus::kInvalid,
-            "not in the heap");
-    require(device::symm_get_rows(context, proxy.data(64), 1 << 20, proxy.data(128), 1, 1, 5, 1, block) ==
-                SymmStatus::kInvalid,
-            "past it");
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     const uint64_t base = HostProxy::kWordsBytes;
     serve(proxy, 4, [&](const PutDescriptor& one, uint64_t position) {
       const bool gets = position >= 2;
@@ -503,8 +466,21 @@ TEST(SymmQueue, RowsAreOneRequest) {
                 "copy");
       }
     });
+  };
+  emulator::run_beside(host, 1, 1, 32, [&] {
+    const device::BlockGroup block;
+    require_done(device::symm_put_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block),
+                 "put");
+    require_done(device::symm_get_rows(context, proxy.data(64), 200, proxy.data(128), 100, 24, 5, 1, block),
+                 "get");
+    uint8_t other = 0;
+    require(device::symm_put_rows(context, proxy.data(64), 200, &other, 0, 1, 5, 1, block) ==
+                SymmStatus::kInvalid,
+            "not in the heap");
+    require(device::symm_get_rows(context, proxy.data(64), 1 << 20, proxy.data(128), 1, 1, 5, 1, block) ==
+                SymmStatus::kInvalid,
+            "past it");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmQueue, TheCallerNamesAQueue) {
@@ -538,13 +514,7 @@ TEST(SymmQueue, TheCallerNamesAQueue) {
 TEST_P(SymmQueueTest, ABarrierCompletesWhatWasPut) {
   HostProxy proxy(1, 3, 3);
   SymmContext& context = proxy.context();
-  World world(GetParam());
-  world.add_grid(0, 1, 32, [&] {
-    require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, device::BlockGroup{}),
-                 "put");
-    require_done(device::symm_barrier(context, 7, device::BlockGroup{}), "barrier");
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     while (!proxy.take(0)) emulator::yield();
     for (int i = 0; i < 300; ++i) {
       require(!proxy.take(0), "it waits");
@@ -562,22 +532,19 @@ TEST_P(SymmQueueTest, ABarrierCompletesWhatWasPut) {
       emulator::yield();
     }
     for (int peer = 1; peer < 3; ++peer) __atomic_store_n(arrivals + peer, 1, __ATOMIC_RELEASE);
+  };
+  emulator::run_beside(host, GetParam(), 1, 32, [&] {
+    require_done(device::symm_put_async(context, proxy.data(), proxy.data(), 8, 2, device::BlockGroup{}),
+                 "put");
+    require_done(device::symm_barrier(context, 7, device::BlockGroup{}), "barrier");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 // The peer is told and heard of while the put before is still under way.
 TEST(SymmQueue, SymmSyncCompletesNothing) {
   HostProxy proxy(1, 3);
   SymmContext& mine = proxy.context();
-  World world(3);
-  world.add_grid(0, 1, 32, [&] {
-    const device::BlockGroup block;
-    require_done(device::symm_put_async(mine, proxy.data(), proxy.data(), 8, 1, block), "put");
-    require_done(device::symm_sync(mine, 2, block), "sync");
-    require(device::symm_sync(mine, kSymmBarriers, block) == SymmStatus::kInvalid, "number");
-  });
-  world.add_host([&] {
+  const auto host = [&] {
     uint64_t* const arrivals = mine.arrivals + 2 * (kSymmBarriers + 2);
     for (uint32_t taken = 0; taken < 2;) {
       const auto one = proxy.take(0);
@@ -591,8 +558,13 @@ TEST(SymmQueue, SymmSyncCompletesNothing) {
         __atomic_store_n(arrivals + 1, 1, __ATOMIC_RELEASE);
       }
     }
+  };
+  emulator::run_beside(host, 3, 1, 32, [&] {
+    const device::BlockGroup block;
+    require_done(device::symm_put_async(mine, proxy.data(), proxy.data(), 8, 1, block), "put");
+    require_done(device::symm_sync(mine, 2, block), "sync");
+    require(device::symm_sync(mine, kSymmBarriers, block) == SymmStatus::kInvalid, "number");
   });
-  EXPECT_EQ(world.run(), "");
 }
 
 TEST(SymmQueue, GivingUpLeavesNoHole) {
@@ -688,8 +660,11 @@ TEST_P(SymmEndTest, EndsEveryWait) {
     HostProxy proxy(1, 1);
     uint32_t abort_word = 0;
     proxy.context().abort_word = &abort_word;
-    World world(i);
-    world.add_grid(0, 1, 64, [&] {
+    const auto host = [&] {
+      emulator::wait_until_step(20'000);
+      __atomic_store_n(&abort_word, static_cast<uint32_t>(GetParam().reason), __ATOMIC_RELEASE);
+    };
+    emulator::run_beside(host, i, 1, 64, [&] {
       // The queue is full and not served.
       for (int slot = 0; slot < 2; ++slot) {
         const SymmStatus status =
@@ -700,11 +675,6 @@ TEST_P(SymmEndTest, EndsEveryWait) {
       }
       require(waits[i](proxy) == GetParam().status, "how it ended");
     });
-    world.add_host([&] {
-      emulator::wait_until_step(20'000);
-      __atomic_store_n(&abort_word, static_cast<uint32_t>(GetParam().reason), __ATOMIC_RELEASE);
-    });
-    EXPECT_EQ(world.run(), "") << "wait " << i;
   }
 }
 

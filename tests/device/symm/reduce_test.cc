@@ -61,19 +61,15 @@ TEST_P(SymmReduceTest, OneShot) {
   const uint64_t count = GetParam().count;
   std::vector<std::vector<float>> outputs(static_cast<size_t>(fleet.size()),
                                           std::vector<float>(count + 1, -1));
-  World world(3);
-  for (int32_t rank = 0; rank < fleet.size(); ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
-      float* const output = outputs[static_cast<size_t>(rank)].data();
-      const float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
-      require_done(call_one_shot(fleet.context(rank), output, given, count), "reduce");
-      // The others have read it: it may be changed.
-      float* const input = fleet.data<float>(rank, GetParam().offset_bytes);
-      for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
-        device::store<device::Order::kWeak, device::Scope::kThreads>(input + i, -7.0F);
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(3, fleet.size(), 1, 64, [&](int32_t rank) {
+    float* const output = outputs[static_cast<size_t>(rank)].data();
+    const float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
+    require_done(call_one_shot(fleet.context(rank), output, given, count), "reduce");
+    // The others have read it: it may be changed.
+    float* const input = fleet.data<float>(rank, GetParam().offset_bytes);
+    for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
+      device::store<device::Order::kWeak, device::Scope::kThreads>(input + i, -7.0F);
+  });
   for (const auto& output : outputs) {
     for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(output[i], sum(i)) << i;
     EXPECT_EQ(output[count], -1) << "not an element more";
@@ -86,18 +82,14 @@ TEST_P(SymmReduceTest, TwoShots) {
   const uint64_t count = GetParam().count;
   for (int32_t rank = 0; rank < fleet.size(); ++rank)
     fleet.data<float>(rank, GetParam().offset_bytes)[count] = -1;
-  World world(4);
-  for (int32_t rank = 0; rank < fleet.size(); ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 64, [&, rank] {
-      float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
-      require_done(call_two_shots(fleet.context(rank), given, count), "reduce");
-      // All of it is here, not only this rank's part.
-      const float* const data = fleet.data<float>(rank, GetParam().offset_bytes);
-      for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
-        require(device::load<device::Order::kWeak, device::Scope::kThreads>(data + i) == sum(i), "sum");
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(4, fleet.size(), 1, 64, [&](int32_t rank) {
+    float* const given = fleet.data<float>(rank, GetParam().offset_bytes);
+    require_done(call_two_shots(fleet.context(rank), given, count), "reduce");
+    // All of it is here, not only this rank's part.
+    const float* const data = fleet.data<float>(rank, GetParam().offset_bytes);
+    for (uint64_t i = device::thread_index(); i < count; i += device::threads_per_block())
+      require(device::load<device::Order::kWeak, device::Scope::kThreads>(data + i) == sum(i), "sum");
+  });
   for (int32_t rank = 0; rank < fleet.size(); ++rank) {
     const float* const data = fleet.data<float>(rank, GetParam().offset_bytes);
     for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(data[i], sum(i)) << rank << " " << i;

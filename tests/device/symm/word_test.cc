@@ -37,29 +37,25 @@ TEST_P(SymmWordTest, FetchedNumbersAreDrawnOnce) {
   constexpr uint64_t kTimes = 4;
   Fleet fleet(kRanks);
   std::vector<uint64_t> drawn(kRanks * 3 * kTimes);
-  World world(GetParam());
-  for (int32_t rank = 0; rank < kRanks; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 3, 64, [&, rank] {
-      uint64_t* const counter = fleet.data<uint64_t>(rank);
-      const uint32_t block = device::block_index(), thread = device::thread_index();
-      if (block == 0 && thread != 7) return;
-      if (block == 1 && thread >= 32) return;
-      uint64_t* const mine = drawn.data() + (3 * static_cast<uint32_t>(rank) + block) * kTimes;
-      for (uint64_t i = 0; i < kTimes; ++i) {
-        uint64_t before = ~uint64_t{0};
-        const auto draw = [&](const auto& group) {
-          require_done(device::symm_fetch_add(fleet.context(rank), counter, 1, 1, &before, group), "draw");
-          if (group.elect()) write(mine + i, before);
-          const uint64_t first = group.share(before, group.elect());
-          require(first == before, "the same for all of the group");
-        };
-        if (block == 0) draw(ThreadGroup{});
-        if (block == 1) draw(WarpGroup{});
-        if (block == 2) draw(BlockGroup{});
-      }
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(GetParam(), kRanks, 3, 64, [&](int32_t rank) {
+    uint64_t* const counter = fleet.data<uint64_t>(rank);
+    const uint32_t block = device::block_index(), thread = device::thread_index();
+    if (block == 0 && thread != 7) return;
+    if (block == 1 && thread >= 32) return;
+    uint64_t* const mine = drawn.data() + (3 * static_cast<uint32_t>(rank) + block) * kTimes;
+    for (uint64_t i = 0; i < kTimes; ++i) {
+      uint64_t before = ~uint64_t{0};
+      const auto draw = [&](const auto& group) {
+        require_done(device::symm_fetch_add(fleet.context(rank), counter, 1, 1, &before, group), "draw");
+        if (group.elect()) write(mine + i, before);
+        const uint64_t first = group.share(before, group.elect());
+        require(first == before, "the same for all of the group");
+      };
+      if (block == 0) draw(ThreadGroup{});
+      if (block == 1) draw(WarpGroup{});
+      if (block == 2) draw(BlockGroup{});
+    }
+  });
   EXPECT_EQ(std::set<uint64_t>(drawn.begin(), drawn.end()).size(), drawn.size());
   EXPECT_EQ(*fleet.data<uint64_t>(1), drawn.size());
   EXPECT_EQ(*fleet.data<uint64_t>(0), 0U);
@@ -69,26 +65,22 @@ TEST_P(SymmWordTest, FetchedNumbersAreDrawnOnce) {
 TEST_P(SymmWordTest, AnExchangedWordIsALock) {
   constexpr int32_t kRanks = 3;
   Fleet fleet(kRanks);
-  World world(GetParam());
-  for (int32_t rank = 0; rank < kRanks; ++rank) {
-    world.add_grid(static_cast<uint32_t>(rank), 1, 32, [&, rank] {
-      const SymmContext& mine = fleet.context(rank);
-      uint64_t* const lock = fleet.data<uint64_t>(rank);
-      const uint64_t name = 1 + static_cast<uint64_t>(rank);
-      uint64_t* const sum = device::symm_lsa_ptr(mine, fleet.data<uint64_t>(rank, 128), 2);
-      for (int i = 0; i < 3; ++i) {
-        for (uint64_t before = name; before != 0;)
-          require_done(device::symm_compare_swap(mine, lock, 0, name, 2, &before, BlockGroup{}), "take");
-        const uint64_t neighbour = read(sum + (device::thread_index() + 1) % 32);
-        device::sync_block();
-        write(sum + device::thread_index(), neighbour + name);
-        device::sync_block();
-        require(read(sum + device::thread_index()) >= name, "its own");
-        require_done(device::symm_put_value(mine, lock, 0, 2, BlockGroup{}), "give back");
-      }
-    });
-  }
-  EXPECT_EQ(world.run(), "");
+  emulator::run_on_ranks(GetParam(), kRanks, 1, 32, [&](int32_t rank) {
+    const SymmContext& mine = fleet.context(rank);
+    uint64_t* const lock = fleet.data<uint64_t>(rank);
+    const uint64_t name = 1 + static_cast<uint64_t>(rank);
+    uint64_t* const sum = device::symm_lsa_ptr(mine, fleet.data<uint64_t>(rank, 128), 2);
+    for (int i = 0; i < 3; ++i) {
+      for (uint64_t before = name; before != 0;)
+        require_done(device::symm_compare_swap(mine, lock, 0, name, 2, &before, BlockGroup{}), "take");
+      const uint64_t neighbour = read(sum + (device::thread_index() + 1) % 32);
+      device::sync_block();
+      write(sum + device::thread_index(), neighbour + name);
+      device::sync_block();
+      require(read(sum + device::thread_index()) >= name, "its own");
+      require_done(device::symm_put_value(mine, lock, 0, 2, BlockGroup{}), "give back");
+    }
+  });
   EXPECT_EQ(*fleet.data<uint64_t>(2, 0), 0U);
 }
 
@@ -252,8 +244,7 @@ TEST(SymmRows, AreCopiedBothWays) {
         Fleet fleet(2);
         std::vector<uint8_t> source(kRows * near + 8), back(kRows * near + 8);
         for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(1 + i * 7 % 251);
-        World world(row_bytes);
-        world.add_grid(0, 1, 64, [&] {
+        emulator::run_kernel(row_bytes, 1, 64, [&] {
           const SymmContext& mine = fleet.context(0);
           uint8_t* const place = fleet.data(0, 64 + shift);
           require_done(device::symm_put_rows(mine, place, far, source.data() + shift, near, row_bytes, kRows,
@@ -263,7 +254,6 @@ TEST(SymmRows, AreCopiedBothWays) {
                                              BlockGroup{}),
                        "get");
         });
-        ASSERT_EQ(world.run(), "");
         for (uint64_t i = 0; i < kRows * near; ++i) {
           const bool is_row = i % near < row_bytes;
           ASSERT_EQ(back[shift + i], is_row ? source[shift + i] : 0) << row_bytes << " " << gap << " " << i;

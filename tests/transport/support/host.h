@@ -28,6 +28,14 @@ class Host {
   std::unique_ptr<NicRegistry> registry_;
 };
 
+// A host and its device of this many rails.
+struct OwnNic {
+  explicit OwnNic(int rails = 1, const Settings& settings = {}) : host(settings), nic(host.nic(rails)) {}
+
+  Host host;
+  const Nic& nic;
+};
+
 // Page-aligned memory, registered with every rail of a device.
 class Memory {
  public:

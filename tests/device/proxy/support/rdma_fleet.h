@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <source_location>
 #include <vector>
 
 #include "device/emulator/world.h"
 #include "device/proxy/proxy.h"
+#include "device/support/run_kernel.h"
 #include "transport/one_sided/support/group.h"
 #include "verbena/symm_abi.h"
 
@@ -73,14 +76,12 @@ class RdmaFleet {
   uint64_t words_end_ = 0;  // in heaps, of all teams
 };
 
-// Runs one grid of `threads` on every rank: `kernel(rank)`.
-template <typename Kernel>
-std::string run_on_all(RdmaFleet& fleet, uint64_t seed, uint32_t blocks, uint32_t threads,
-                       const Kernel& kernel) {
-  emulator::World world(seed, {.steps = UINT64_MAX, .outside_patience_s = 20});
-  for (int32_t rank = 0; rank < fleet.size(); ++rank)
-    world.add_grid(static_cast<uint32_t>(rank), blocks, threads, [&kernel, rank] { kernel(rank); });
-  return world.run();
+// Runs one grid of `threads` on every rank: `kernel(rank)`. The test fails if the run does.
+inline void run_on_all(RdmaFleet& fleet, uint64_t seed, uint32_t blocks, uint32_t threads,
+                       const std::function<void(int32_t rank)>& kernel,
+                       const std::source_location& at = std::source_location::current()) {
+  emulator::run_on_ranks(seed, fleet.size(), blocks, threads, kernel,
+                         {.steps = UINT64_MAX, .outside_patience_s = 20}, at);
 }
 
 }  // namespace verbena::device_test

@@ -23,14 +23,23 @@ constexpr char kTable[] = "processes";
 // Opens the table of processes in a folder of this user; returns -1 with errno on failure.
 int open_table(int folder, int flags);
 
+// Returns whether the open table is the one in the folder, and not one that was removed.
+bool is_table_of(int table, int folder);
+
 // Locks a byte of the file to show that this process is alive, also to processes of other pid namespaces,
 // which cannot look up its process id. The lock belongs to the open file, and ends with its last holder, even
 // if that is killed.
-bool lock_life(int table, short kind);
-bool is_anyone_there(int table);
+bool lock_life(int table);
 
-// The table must be locked and unused.
-void remove_folder(int parent, const char* name, int folder);
+struct JobFolder {
+  int parent;        // the folder that contains this one, or AT_FDCWD
+  const char* name;  // in `parent`
+  int folder, table;
+  bool is_near;  // its processes are in this pid namespace, so their ids can be looked up
+};
+// Removes the folder if no process uses it. Locks the table only if no process uses it, so a process that is
+// stopped here delays others only if they start in a job without processes.
+void remove_unused(const JobFolder& job);
 
 // Removes the files of jobs whose processes were all killed, in this pid namespace or in another one, such as
 // a container's. Other users may be able to write to `parent`, so only files that belong to this user and

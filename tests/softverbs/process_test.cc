@@ -1,14 +1,21 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdarg>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -351,6 +358,61 @@ TEST(ProcessTest, OthersMayAttachWhileThereAreQueuePairs) {
     EXPECT_EQ(ptracers, std::vector<unsigned long>());
   });
   other.join();
+}
+
+// A process of this job, which it leaves by softverbs' exit handler.
+class Member : public Child {
+ public:
+  Member(const std::string& job, const std::function<void(int socket)>& body)
+      : Child([=](int socket) {
+          setenv("SOFTVERBS_JOB", job.c_str(), 1);
+          // Runs after softverbs' handler, and before a sanitizer's, which does not work in a traced process.
+          atexit([] {
+            fflush(nullptr);
+            _exit(::testing::Test::HasFailure() ? 1 : 0);
+          });
+          body(socket);
+          exit(0);
+        }) {}
+};
+
+// A process is stopped before and after each system call with which it enters and leaves its job. At every
+// stop another process can enter and leave.
+TEST(ProcessTest, AProcessThatStopsWhileItEntersOrLeavesDelaysNoOther) {
+  const std::string job = "stopped-" + std::to_string(getpid());
+  const auto exists = [&job] {
+    const std::filesystem::directory_iterator all("/dev/shm");
+    return std::any_of(begin(all), end(all),
+                       [&](const auto& it) { return it.path().string().ends_with(job); });
+  };
+  Member stopped(job, [](int socket) {
+    const bool is_traced = ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0;
+    tell(socket, is_traced);
+    if (!is_traced) return;
+    raise(SIGSTOP);
+    const Node node;
+  });
+  if (!hear<bool>(stopped.socket())) GTEST_SKIP() << "this process may not trace another";
+  Member first(job, [](int socket) {
+    const Node node;
+    tell(socket, true);
+    pollfd end{socket, POLLIN, 0};
+    poll(&end, 1, -1);
+  });
+  hear<bool>(first.socket());
+  int status = 0;
+  EXPECT_EQ(waitpid(stopped.pid(), &status, 0), stopped.pid());
+  while (WIFSTOPPED(status) && !HasFailure()) {
+    EXPECT_EQ(ptrace(PTRACE_SYSCALL, stopped.pid(), nullptr, nullptr), 0);
+    EXPECT_EQ(waitpid(stopped.pid(), &status, 0), stopped.pid());
+    Member(job, [](int) { const Node node; }).join();
+  }
+  if (WIFSTOPPED(status)) stopped.kill();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_TRUE(exists());
+  tell(first.socket(), true);
+  first.join();
+  EXPECT_FALSE(exists()) << "the last process to leave removes the folder";
 }
 
 TEST(ProcessTest, OtherNetworkNamespace) {

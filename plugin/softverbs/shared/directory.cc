@@ -16,16 +16,7 @@
 namespace verbena::softverbs {
 namespace {
 
-// Returns whether the open table is still the one in the folder: the last process to leave may have removed
-// it in the meantime.
-bool is_table_of(int fd, const std::string& folder) {
-  struct stat opened {
-  }, named{};
-  if (fstat(fd, &opened) != 0 || stat((folder + "/" + kTable).c_str(), &named) != 0) return false;
-  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
-}
-
-// Opens the table of processes and locks it; -1 with errno on failure.
+// Opens the table of processes and locks it, so that nobody removes it; -1 with errno on failure.
 int open_locked(const std::string& folder) {
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
@@ -35,14 +26,15 @@ int open_locked(const std::string& folder) {
     if (parent < 0) continue;
     const int fd = open_table(parent, O_CREAT);
     const int error = errno;
+    const bool is_there = fd >= 0 && flock(fd, LOCK_SH) == 0 && is_table_of(fd, parent);
     close(parent);
-    if (fd < 0 && error != ENOENT) {
+    if (is_there) return fd;
+    if (fd >= 0) {
+      close(fd);
+    } else if (error != ENOENT) {
       errno = error;
       return -1;
     }
-    if (fd < 0) continue;
-    if (flock(fd, LOCK_EX) == 0 && is_table_of(fd, folder)) return fd;
-    close(fd);
   }
   errno = EAGAIN;
   return -1;
@@ -53,7 +45,7 @@ int open_locked(const std::string& folder) {
 Directory* Directory::open(uint64_t owner, const Accept& accept, Claim& claim) {
   auto directory = std::make_unique<Directory>();
   directory->find_place();
-  if (directory->fd_ < 0 || !lock_life(directory->fd_, F_RDLCK) || !directory->map()) {
+  if (directory->fd_ < 0 || !lock_life(directory->fd_) || !directory->map()) {
     const int error = errno;
     warn(
         "%s: the tables that softverbs shares between processes cannot be created or mapped, or other users "
@@ -102,24 +94,26 @@ bool Directory::map() {
 
 Directory::Claim Directory::claim(uint64_t owner, const Accept& accept) {
   for (uint32_t slot = 0; slot < kProcessSlots; ++slot) {
-    const uint64_t present = get_owner(slot);
+    uint64_t present = get_owner(slot);
     if (present != 0 && is_alive(present)) continue;
-    if (!accept(slot)) continue;
+    if (!slots_[slot].owner.compare_exchange_strong(present, owner)) continue;
+    if (!accept(slot)) {
+      slots_[slot].owner.store(0, std::memory_order_release);
+      continue;
+    }
+    // Until this store, the slot has the former owner's descriptor. Peers check what they open by it.
     slots_[slot].segment.store(0, std::memory_order_release);
-    slots_[slot].owner.store(owner, std::memory_order_release);
     return {slot, slots_[slot].generation.fetch_add(1) + 1};
   }
   return {kProcessSlots, 0};
 }
 
 void Directory::release(uint32_t slot) {
-  flock(fd_, LOCK_EX);
   slots_[slot].owner.store(0, std::memory_order_release);
-  if (const int folder = open_folder(AT_FDCWD, folder_.c_str()); folder >= 0) {
-    if (!is_anyone_there(fd_)) remove_folder(AT_FDCWD, folder_.c_str(), folder);
-    close(folder);
-  }
-  flock(fd_, LOCK_UN);
+  const int folder = open_folder(AT_FDCWD, folder_.c_str());
+  if (folder < 0) return;
+  remove_unused({AT_FDCWD, folder_.c_str(), folder, fd_, true});
+  close(folder);
 }
 
 }  // namespace verbena::softverbs

@@ -1,7 +1,11 @@
 // The file with all processes of one user and job. The file has a table of slots; each slot names its owner,
 // a process. The file is in the job's folder (job_folder.h). If a process is killed, its slot stays claimed
-// until another process finds the owner dead and claims the slot. Slots are claimed under a lock of the file;
-// the kernel releases the lock when its holder ends.
+// until another process finds the owner dead and claims the slot.
+//
+// A process that is stopped while it enters or leaves does not delay other processes. A process claims a slot
+// by one compare-and-swap. A process that enters holds a shared lock of the file, so that no other process
+// removes the file. Only remove_unused() takes an exclusive lock, once no process uses the file. The kernel
+// releases the locks of a process that ends.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +50,7 @@ class Directory {
   Claim claim(uint64_t owner, const Accept& accept);
 
   std::string folder_;
-  int fd_ = -1;  // locked while a process enters or leaves; each process holds a shared lock of one byte
+  int fd_ = -1;
   DirectorySlot* slots_ = nullptr;
 };
 

@@ -46,6 +46,25 @@ std::vector<uint64_t> read_owners(int table) {
   return owners;
 }
 
+flock64 make_life(short kind) {
+  flock64 life{};
+  life.l_type = kind;
+  life.l_whence = SEEK_SET;
+  life.l_len = 1;
+  return life;
+}
+
+// Processes of another pid namespace cannot be looked up, but hold the lock of lock_life(). This lock is not
+// checked for processes of this namespace, because their forked children hold it too.
+bool is_used(const JobFolder& job) {
+  if (job.is_near) {
+    const std::vector<uint64_t> owners = read_owners(job.table);
+    return std::any_of(owners.begin(), owners.end(), is_alive);
+  }
+  flock64 life = make_life(F_WRLCK);
+  return fcntl(job.table, F_OFD_GETLK, &life) != 0 || life.l_type != F_UNLCK;
+}
+
 }  // namespace
 
 std::vector<std::string> list_parents(const std::string& chosen) {
@@ -76,22 +95,30 @@ int open_table(int folder, int flags) {
   return -1;
 }
 
-bool lock_life(int table, short kind) {
-  flock64 life{};
-  life.l_type = kind;
-  life.l_whence = SEEK_SET;
-  life.l_len = 1;
+bool is_table_of(int table, int folder) {
+  struct stat opened {
+  }, named{};
+  if (fstat(table, &opened) != 0 || fstatat(folder, kTable, &named, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+bool lock_life(int table) {
+  const flock64 life = make_life(F_RDLCK);
   return fcntl(table, F_OFD_SETLK, &life) == 0;
 }
 
-bool is_anyone_there(int table) {
-  const std::vector<uint64_t> owners = read_owners(table);
-  return std::any_of(owners.begin(), owners.end(), is_alive);
-}
-
-void remove_folder(int parent, const char* name, int folder) {
-  unlinkat(folder, kTable, 0);
-  unlinkat(parent, name, AT_REMOVEDIR);
+void remove_unused(const JobFolder& job) {
+  bool is_removed = false;
+  // If another process holds the lock, it enters the job, or it checks again after it has released the lock.
+  while (!is_removed && !is_used(job) && flock(job.table, LOCK_EX | LOCK_NB) == 0) {
+    is_removed = !is_table_of(job.table, job.folder);
+    if (!is_removed && !is_used(job)) {
+      unlinkat(job.folder, kTable, 0);
+      unlinkat(job.parent, job.name, AT_REMOVEDIR);
+      is_removed = true;
+    }
+    flock(job.table, LOCK_UN);
+  }
 }
 
 void sweep(const std::string& parent) {
@@ -106,10 +133,10 @@ void sweep(const std::string& parent) {
     const int folder = open_folder(parent_fd, entry->d_name);
     if (folder < 0) continue;
     const int table = open_table(folder, 0);
-    if (table >= 0 && flock(table, LOCK_EX | LOCK_NB) == 0 &&
-        (is_near ? !is_anyone_there(table) : lock_life(table, F_WRLCK)))
-      remove_folder(parent_fd, entry->d_name, folder);
-    if (table >= 0) close(table);
+    if (table >= 0) {
+      remove_unused({parent_fd, entry->d_name, folder, table, is_near});
+      close(table);
+    }
     close(folder);
   }
   closedir(entries);

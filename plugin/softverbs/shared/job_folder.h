@@ -24,14 +24,23 @@ constexpr char kTable[] = "processes";
 // Opens the table of processes in a folder of this user; returns -1 with errno on failure.
 int open_table(int folder, int flags);
 
+// Returns whether the open table is the file in the folder, and not a file that has been removed.
+bool is_table_of(int table, int folder);
+
 // Locks a byte of the file to show that this process is alive. Processes of other pid namespaces also see the
 // lock, although they cannot look up the process id. The lock belongs to the open file, and ends with the
 // file's last holder, even if this process is killed.
-bool lock_life(int table, short kind);
-bool is_anyone_there(int table);
+bool lock_life(int table);
 
-// Removes a folder. Its table must be locked, and no process may use it.
-void remove_folder(int parent, const char* name, int folder);
+struct JobFolder {
+  int parent;        // the folder that contains this folder, or AT_FDCWD
+  const char* name;  // in `parent`
+  int folder, table;
+  bool is_near;  // the job's processes are in this pid namespace, so their ids can be looked up
+};
+// Removes the folder if no process uses the folder. Locks the table only if no process uses the folder, so a
+// process that is stopped here delays only processes that start in a job without processes.
+void remove_unused(const JobFolder& job);
 
 // Removes the files of jobs whose processes were all killed, in this pid namespace or in another one, such as
 // a container's. Other users may be able to write to `parent`, so only files that belong to this user and

@@ -29,11 +29,11 @@ base::Outcome BorrowedHeap::check(base::MemoryOwner user, uint32_t rank, uint32_
                 rank, owning_gpu, user.gpu);
   }
   if (length_bytes < words_bytes) {
-    return fail(Status::kInvalidArgument,
-                "symm: rank %u: the heap of %llu bytes is too small. The signals and barriers of "
-                "VERBENA_SYMM_TEAMS teams alone need %llu bytes (verbena_heap_words)",
-                rank, static_cast<unsigned long long>(length_bytes),
-                static_cast<unsigned long long>(words_bytes));
+    return fail(
+        Status::kInvalidArgument,
+        "symm: rank %u: the heap of %llu bytes is too small. The signals and barriers alone need %llu "
+        "bytes (verbena_heap_words), depending on VERBENA_SYMM_TEAMS",
+        rank, static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(words_bytes));
   }
   if (deltas.size() != count_ranks) {
     return fail(Status::kInvalidArgument,

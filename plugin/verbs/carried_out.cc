@@ -68,7 +68,7 @@ bool tells_carried_out(Device& device) {
   pair->stop();
   const auto carried_out = pair->read_carried_out();
   const bool is_told = carried_out == expected;
-  base::log_info("device %s:%d: %s which requests of a failed queue pair it has executed",
+  base::log_info("device %s:%d: the device %s which requests of a failed queue pair were executed",
                  device.name().c_str(), device.port_number(), is_told ? "reports" : "does not report");
   return is_told;
 }

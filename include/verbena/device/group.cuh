@@ -3,7 +3,7 @@
 // copies work with every group:
 //   rank()                   returns the calling thread's index, 0 to size() - 1
 //   size()                   returns the number of threads
-//   sync()                   waits for all threads; each then sees the writes of all others (block scope)
+//   sync()                   waits for all threads of the group; then each sees the writes of all others
 //   any(vote)                syncs, and returns in all threads whether any thread voted true
 //   elect()                  returns true in exactly one thread; every thread calls it, with converged warps
 //   share(value, is_giver)   returns in all threads the 64-bit `value` of a thread whose `is_giver` is true

@@ -541,8 +541,9 @@ class RowNorm {
   VERBENA_DEVICE_FAR static void pad(T* from, uint64_t count, uint64_t first, uint64_t step) {
     for (uint64_t i = first; i < count; i += step) store<Order::kWeak, Scope::kThreads>(from + i, T{});
   }
-  // If each row has one scale, one more reduction is needed, which takes a turn. Otherwise turn_ does not
-  // increase, because two consecutive reductions must use different sets of words (find_row_words).
+  // If each row has one scale, one more reduction is needed, which takes a turn. turn_
+  // increases only for reductions, because turn_ selects one of two sets of words (find_row_words), and
+  // consecutive reductions must use different sets.
   VERBENA_DEVICE Quantiser make_quantiser() {
     const Quantiser quantiser(norm_.quantised, norm_.rows, row_, vectors_, has(kAlignment), owner_,
                               turn_ + 1);

@@ -123,8 +123,8 @@ VERBENA_DEVICE T* symm_lsa_ptr(const SymmContext& context, T* local, int32_t pee
 }
 
 // Returns the multicast address that corresponds to `local`. A multimem instruction on this address accesses
-// the memory of all LSA ranks (the ranks that loads and stores reach). Returns null if the team has no
-// multicast.
+// the memory of all LSA ranks (the ranks that this rank reaches by loads and stores). Returns null if the
+// team has no multicast.
 template <typename T>
 VERBENA_DEVICE T* symm_lsa_multicast_ptr(const SymmContext& context, T* local) {
   if (context.multicast_delta == 0 || !detail::find_symmetric(context, &local, 1)) return nullptr;

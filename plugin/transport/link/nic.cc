@@ -92,7 +92,8 @@ base::Result<std::unique_ptr<NicRegistry>> NicRegistry::discover() {
     }
     if (inline_bytes < verbs::kInlineBytes) {
       base::log_info(
-          "device %s:%d sends at most %u bytes inline. Grants have %u bytes, so the plugin sends them from "
+          "device %s:%d sends at most %u bytes inline. A grant (a message of the receiver) has %u bytes, so "
+          "the plugin sends grants from "
           "registered memory",
           device->name().c_str(), device->port_number(), inline_bytes, verbs::kInlineBytes);
     }

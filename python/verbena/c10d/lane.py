@@ -1,4 +1,4 @@
-"""Lanes, which run a group's calls one after the other on a GPU, and the Work handles that PyTorch returns to its users."""
+"""Contains the lanes of a process group and the class of its Work handles. A lane runs calls on a GPU, one after the other."""
 import ctypes
 import datetime
 import time

@@ -132,7 +132,7 @@ class ElasticBuffer:
         Returns a tuple:
 
         * the received rows; with do_expand, one row for each expert, grouped by expert; a pair (rows, scales) if `x` is a pair
-        * the ids of this rank's experts; -1 for an expert of another rank; None with do_expand
+        * for each row, the ids of its experts, with -1 for an expert of another rank; None with do_expand
         * the weights
         * the handle
         * the event
@@ -194,8 +194,8 @@ class ElasticBuffer:
                         listed, from_ranks, ((ends - aligned + counts) if do_expand else ends).int(), counts, metadata, slot, sent, None, None, None)
 
     def _place(self, handle: EPHandle, ids: Any) -> None:
-        """Finds the experts of the received rows, and the position of each expert's row in the expanded output, which is sorted by expert
-        and then by row."""
+        """Finds the experts of each received row. Then finds a position in the expanded output for each pair of a row and an expert. The
+        expanded output is sorted by expert and then by row."""
         import torch
         local = handle.num_experts // self.num_ranks
         handle.local_idx, _ = localise(ids.to(handle.topk_idx.dtype), None, handle.sent, self.rank_idx * local, local)

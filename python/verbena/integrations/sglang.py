@@ -60,8 +60,8 @@ def fused_norm(original: Any, input_tensor: Any, residual: Any, weight: Any, eps
 
 
 def make_no_workspaces(original: Any, *arguments: Any, **named: Any) -> None:
-    """Wraps the creation of FlashInfer's workspaces. Creates no workspaces for groups in which Verbena fuses; SGLang then sends the
-    other all-reduces of these groups through the communicator too."""
+    """Wraps the creation of FlashInfer's workspaces. Creates no workspaces for groups in which Verbena fuses all-reduces with norms.
+    Without workspaces, SGLang sends all all-reduces of a group through the communicator."""
     groups = [_find_fusing(use_attn_tp_group) for use_attn_tp_group in (False, True)]
     if any(size > 1 and communicator is None for size, communicator in groups):
         original(*arguments, **named)

@@ -104,8 +104,8 @@ def switch_on() -> None:
 
 
 def join_compilation(communicator: VerbenaAllreduce) -> None:
-    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them. Replaces vLLM's pass for FlashInfer's
-    kernels. Ignores fuse_allreduce_rms, because with this communicator the fused operator is never slower than separate operators."""
+    """Makes vLLM's compiler fuse this communicator's all-reduces with the norms that follow them. The pass replaces vLLM's own pass, which
+    fuses for FlashInfer's kernels. Ignores fuse_allreduce_rms, because with this communicator the fused operator is never slower than separate operators."""
     try:
         manager: Any = importlib.import_module(_PASSES)
         make_pass = _make_pass_class()

@@ -257,15 +257,15 @@ class ExpertExchange(CollectivePart):
         self._ops.check(getattr(self._ops, name)(self.handle, ctypes.byref(arguments), stream))
 
     def _find_place(self, grouping: Grouping, rows: int) -> list[int]:
-        """Returns the shape of the received rows, without the shape of a single row. `rows` is the number of rows of Grouping.RAGGED."""
+        """Returns the shape of the received rows, without the shape of a single row. `rows` is the number of rows for Grouping.RAGGED."""
         if grouping == Grouping.RAGGED:
             return [rows]
         return [self.ranks, self.max_tokens] if grouping == Grouping.RANK else [self.experts // self.ranks, self.ranks * self.max_tokens]
 
     def make_dispatched(self, x: Any, scales: Any = None, cast: str | None = None, grouping: Grouping = Grouping.RANK, alignment: int = 1,
                         column_scales: bool = False, rows: int | None = None, handle: Any = None) -> Dispatched:
-        """Returns empty tensors for the result of a dispatch. `rows` is the number of rows of Grouping.RAGGED; None for the maximum that
-        any routing needs. If `handle` is None, creates a new handle."""
+        """Returns empty tensors for the result of a dispatch. `rows` is the number of rows for Grouping.RAGGED. If `rows` is None,
+        the tensors have room for any routing. If `handle` is None, creates a new handle."""
         import torch
         if self.ranks == 0:
             self._read_layout()  # raises an error, because this rank is not a member

@@ -56,8 +56,8 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                    1, 1 << 20);
   app.add_option("--moe", plan.moe_tokens,
                  "measure only the dispatch and the combine of a mixture of experts. The value is the number "
-                 "of tokens per rank, or a list of such numbers. Rows have --hidden elements, and routes "
-                 "differ in each call. --soak sets the number of verified rounds")
+                 "of tokens per rank, or a list of such numbers. --hidden is the length of a row. Each call "
+                 "has different routes. --soak sets the number of verified rounds")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
   add_range_option(app, "--experts", plan.moe_experts, "with --moe: total number of experts on all ranks", 1,
@@ -81,7 +81,7 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--calibrate", options.calibrate,
                  "write the measurements to this tuning file. If VERBENA_TUNING_FILE is set to the path of "
                  "the file, the library uses the file to choose algorithms. With --hosts, the tool writes "
-                 "only the measurements of bf16, for teams on this number of hosts")
+                 "only the measurements of bf16, for teams on as many hosts as --hosts")
       ->type_name("FILE");
   app.add_option("--delay", plan.delay_us,
                  "a test of --pdl: each kernel pauses for this number of microseconds before it waits for "
@@ -109,7 +109,7 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "every result");
   app.add_option("--random", plan.random,
                  "after the measurement, make this number of random calls and check every element. Some "
-                 "calls include RMSNorm, and the largest tensor has the largest of --sizes. Operation, type, "
+                 "calls include RMSNorm. The largest of --sizes limits the tensors. Operation, type, "
                  "size, algorithm and grouping are the same on all ranks. Alignment, in-place use, delay, "
                  "graph and stream differ between ranks. Then make dispatches and combines of a mixture of "
                  "experts, one for every eight random calls, with random shapes, layouts and routes");

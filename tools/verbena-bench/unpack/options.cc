@@ -55,7 +55,7 @@ void add_sweep_options(CLI::App& app, UnpackOptions& options, RawOptions& raw) {
   add_size_options(app, raw.sizes);
   app.get_option("--sizes")->description(
       "bytes of a message, up to 4M: one size, a range BEGIN:END (each size is --factor times the previous "
-      "size), or a list (default 512K; with --latency 4K; with --live 8,4K,64K,512K,1M)");
+      "size), or a list. Default: 512K; if --latency is set: 4K; if --live is set: 8,4K,64K,512K,1M");
   app.add_flag("--targets", options.targets,
                "run the cases for which the project has target figures, and the latency measurement. The "
                "options above have no effect");

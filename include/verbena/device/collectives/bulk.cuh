@@ -34,8 +34,8 @@ enum class Wire : uint32_t { kPlain, kLossless };
 namespace detail {
 
 // Sends data and then a flag to a member that only a NIC reaches. One thread makes the call. Uses the block's
-// put queue, so that the flag arrives after the data. `there` and `flag` are the local addresses at the same
-// offsets as in the peer's memory.
+// put queue, so that the flag arrives after the data. The targets in the peer's memory have the same offsets
+// in the heap as the local addresses `there` and `flag`.
 template <typename Context>
 VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
                                          uint64_t length_bytes, uint64_t* flag, uint64_t number) {

@@ -50,9 +50,9 @@ class CodedShares {
         sums_(exchange.data_bytes()) {}
 
   // Runs the round in steps. In each step, each warp processes one tile of each share. In step s, a block
-  // sends the addends of its tiles and the sums of step s-1, and receives the sums of step s-2, so that links
-  // and arithmetic units are busy at the same time. A step waits only for packets that the other ranks send
-  // in earlier steps, so there is no deadlock.
+  // sends its tiles' addends of step s and their sums of step s-1, and receives the sums of step s-2, so that
+  // links and arithmetic units are busy at the same time. A step waits only for packets that the other ranks
+  // send in earlier steps, so there is no deadlock.
   // @return false if a packet did not arrive in time; in this case `patience` contains the sender
   template <typename Group>
   VERBENA_DEVICE bool run(const Group& group, Patience& patience) const {

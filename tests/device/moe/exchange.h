@@ -702,8 +702,8 @@ class MoeRanks {
     if (hosts_) hosts_->serve(world, seed, all_blocks);
     return world.run();
   }
-  // Runs `kernel(rank, step)` on the first `count` ranks: `steps` grids of each rank, one after the other. Waits
-  // of the grids end after `timeout_ns`. The test fails if the run fails.
+  // Runs `kernel(rank, step)` on the first `count` ranks: `steps` grids of each rank, one after the other.
+  // Waits of the grids end after `timeout_ns`. The test fails if the run fails.
   void run_late(uint64_t seed, uint32_t count, uint32_t blocks, uint64_t timeout_ns,
                 const std::function<void(uint32_t rank, size_t step)>& kernel, size_t steps = 1) {
     emulator::World world(seed, kPatient);

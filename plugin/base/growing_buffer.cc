@@ -55,7 +55,8 @@ Result<GrowingBuffer> GrowingBuffer::reserve(size_t max_bytes) {
     buffer.whole_ = std::move(*whole);
     buffer.host_ = buffer.whole_.host();
     buffer.device_ = buffer.whole_.device();
-    buffer.max_bytes_ = buffer.usable_bytes_ = buffer.whole_.length_bytes();
+    buffer.max_bytes_ = buffer.whole_.length_bytes();
+    buffer.usable_bytes_ = buffer.whole_.length_bytes();
     return buffer;
   }
   void* memory =
@@ -64,7 +65,8 @@ Result<GrowingBuffer> GrowingBuffer::reserve(size_t max_bytes) {
     return fail_errno(Status::kSystem, errno,
                       "buffer: cannot reserve %zu bytes of address space (check `ulimit -v`)", max_bytes);
   }
-  buffer.host_ = buffer.device_ = memory;
+  buffer.host_ = memory;
+  buffer.device_ = memory;
   buffer.max_bytes_ = max_bytes;
   return buffer;
 }
@@ -73,10 +75,10 @@ Outcome GrowingBuffer::grow(size_t length_bytes) {
   if (length_bytes <= usable_bytes_) return {};
   if (length_bytes > max_bytes_) {
     return fail(Status::kInternal, "buffer: cannot grow to %zu bytes: the maximum is %zu bytes", length_bytes,
-                max_bytes_);
+                max_bytes_.get());
   }
   const size_t more_bytes = length_bytes - usable_bytes_;
-  if (auto outcome = populate(static_cast<char*>(host_) + usable_bytes_, more_bytes); !outcome)
+  if (auto outcome = populate(static_cast<char*>(host_.get()) + usable_bytes_, more_bytes); !outcome)
     return outcome;
   if (is_pinned_) {
     if (auto outcome = pin(usable_bytes_, more_bytes); !outcome) return outcome;
@@ -88,39 +90,24 @@ Outcome GrowingBuffer::grow(size_t length_bytes) {
 Outcome GrowingBuffer::pin(size_t offset_bytes, size_t length_bytes) {
   const CudaApi& cuda = *find_cuda();
   const RelaxedCapture relaxed(cuda);
-  void* const part = static_cast<char*>(host_) + offset_bytes;
+  void* const part = static_cast<char*>(host_.get()) + offset_bytes;
   CUresult result =
       cuda.cuMemHostRegister_v2(part, length_bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
   if (result == CUDA_SUCCESS) {
-    pinned_parts_.push_back(part);
+    pinned_parts_.get().push_back(part);
     CUdeviceptr device = 0;
     result = cuda.cuMemHostGetDevicePointer_v2(&device, part, 0);
     if (result == CUDA_SUCCESS && device == get_cuda_address(part)) return {};
-    pinned_parts_.pop_back();
+    pinned_parts_.get().pop_back();
     cuda.cuMemHostUnregister(part);
   }
   return fail(Status::kCuda, "buffer: cannot pin host memory: %s (result %d, length %zu bytes)",
               describe_cuda(result), result, length_bytes);
 }
 
-GrowingBuffer::GrowingBuffer(GrowingBuffer&& other) noexcept {
-  *this = std::move(other);
-}
-
-GrowingBuffer& GrowingBuffer::operator=(GrowingBuffer&& other) noexcept {
-  std::swap(whole_, other.whole_);
-  std::swap(host_, other.host_);
-  std::swap(device_, other.device_);
-  std::swap(max_bytes_, other.max_bytes_);
-  std::swap(usable_bytes_, other.usable_bytes_);
-  std::swap(is_pinned_, other.is_pinned_);
-  std::swap(pinned_parts_, other.pinned_parts_);
-  return *this;
-}
-
 GrowingBuffer::~GrowingBuffer() {
   if (host_ == nullptr || whole_.host() != nullptr) return;
-  for (void* part : pinned_parts_) {
+  for (void* part : pinned_parts_.get()) {
     const CudaApi& cuda = *find_cuda();
     const RelaxedCapture relaxed(cuda);
     const OwningContext owner(cuda, get_cuda_address(part));

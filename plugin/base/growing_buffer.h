@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/cuda_driver.h"
+#include "base/movable.h"
 #include "base/status.h"
 
 namespace verbena::base {
@@ -16,8 +17,8 @@ class GrowingBuffer {
   // whole length is allocated at once.
   static Result<GrowingBuffer> reserve(size_t max_bytes);
   GrowingBuffer() = default;
-  GrowingBuffer(GrowingBuffer&& other) noexcept;
-  GrowingBuffer& operator=(GrowingBuffer&& other) noexcept;
+  GrowingBuffer(GrowingBuffer&&) noexcept = default;
+  GrowingBuffer& operator=(GrowingBuffer&&) noexcept = default;
   ~GrowingBuffer();
 
   // Makes at least the first `length_bytes` usable, zero-filled and backed by memory. `length_bytes` is a
@@ -34,11 +35,10 @@ class GrowingBuffer {
   Outcome pin(size_t offset_bytes, size_t length_bytes);
 
   Buffer whole_;  // used instead of a range if the memory cannot grow
-  void* host_ = nullptr;
-  void* device_ = nullptr;
-  size_t max_bytes_ = 0, usable_bytes_ = 0;
-  bool is_pinned_ = false;           // true: each part was pinned separately
-  std::vector<void*> pinned_parts_;  // their starts
+  Movable<void*> host_, device_;
+  Movable<size_t> max_bytes_, usable_bytes_;
+  Movable<bool> is_pinned_;                   // true: each part was pinned separately
+  Movable<std::vector<void*>> pinned_parts_;  // their starts
 };
 
 }  // namespace verbena::base

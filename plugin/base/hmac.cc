@@ -35,17 +35,12 @@ Result<HmacKey> HmacKey::create(Bytes secret) {
                 crypto::kLibcryptoNames[0], crypto::kLibcryptoNames[1]);
   }
   HmacKey key;
-  key.secret_.assign(secret.begin(), secret.end());
+  key.secret_.get().assign(secret.begin(), secret.end());
   return key;
 }
 
-HmacKey& HmacKey::operator=(HmacKey&& other) noexcept {
-  secret_.swap(other.secret_);
-  return *this;
-}
-
 HmacKey::~HmacKey() {
-  if (!secret_.empty()) wipe(secret_);
+  if (!secret_->empty()) wipe(secret_.get());
 }
 
 Result<Mac> HmacKey::compute(std::initializer_list<Bytes> parts) const {
@@ -54,7 +49,7 @@ Result<Mac> HmacKey::compute(std::initializer_list<Bytes> parts) const {
   const Libcrypto& api = *find_libcrypto();
   Mac mac{};
   unsigned length_bytes = 0;
-  const unsigned char* done = api.hmac(api.sha256(), secret_.data(), static_cast<int>(secret_.size()),
+  const unsigned char* done = api.hmac(api.sha256(), secret_->data(), static_cast<int>(secret_->size()),
                                        text.data(), text.size(), mac.data(), &length_bytes);
   if (done != nullptr && length_bytes == kMacBytes) return mac;
   return fail(Status::kSystem,

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/movable.h"
 #include "base/status.h"
 
 namespace verbena::base {
@@ -41,7 +42,7 @@ class HmacKey {
   // Fails with Status::kSystem, logged, if libcrypto was not found.
   static Result<HmacKey> create(Bytes secret);
   HmacKey(HmacKey&&) noexcept = default;
-  HmacKey& operator=(HmacKey&& other) noexcept;
+  HmacKey& operator=(HmacKey&&) noexcept = default;
   ~HmacKey();
 
   // Computes the MAC of the concatenated parts.
@@ -52,7 +53,7 @@ class HmacKey {
  private:
   HmacKey() = default;
 
-  std::vector<uint8_t> secret_;
+  Movable<std::vector<uint8_t>> secret_;
 };
 
 // Overwrites memory that contained a secret. The compiler does not remove the call.

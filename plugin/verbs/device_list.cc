@@ -1,7 +1,6 @@
 #include "verbs/device_list.h"
 
 #include <cerrno>
-#include <utility>
 
 #include "base/log.h"
 #include "verbs/device_opener.h"
@@ -20,19 +19,13 @@ base::Result<DeviceList> DeviceList::read(const DiscoverySettings& settings) {
   auto library = Library::load(settings.library_choice);
   if (!library) return library.error();
   read.library_ = *library;
-  read.list_ = read.library_->get_device_list(&read.count_);
+  read.list_ = read.library_->get_device_list(&read.count_.get());
   if (read.list_ == nullptr) {
     return base::fail_errno(Status::kSystem, errno, "devices: %s cannot list the RDMA devices",
                             read.library_->path().c_str());
   }
   return read;
 }
-
-DeviceList::DeviceList(DeviceList&& other) noexcept
-    : library_(std::move(other.library_)),
-      filter_(std::move(other.filter_)),
-      list_(std::exchange(other.list_, nullptr)),
-      count_(std::exchange(other.count_, 0)) {}
 
 DeviceList::~DeviceList() {
   if (list_ != nullptr) library_->free_device_list(list_);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "base/movable.h"
 #include "base/status.h"
 #include "verbs/library.h"
 #include "verbs/port_filter.h"
@@ -20,24 +21,21 @@ class DeviceList {
   // library, or the library cannot list its devices.
   static base::Result<DeviceList> read(const DiscoverySettings& settings);
 
-  DeviceList(DeviceList&& other) noexcept;
-  DeviceList(const DeviceList&) = delete;
-  DeviceList& operator=(const DeviceList&) = delete;
-  DeviceList& operator=(DeviceList&&) = delete;
+  DeviceList(DeviceList&&) noexcept = default;
   ~DeviceList();
 
   const std::shared_ptr<const Library>& library() const { return library_; }
   const PortFilter& filter() const { return filter_; }
   // Valid while this list exists. An opened device may outlive the list.
-  std::span<ibv_device* const> devices() const { return {list_, static_cast<size_t>(count_)}; }
+  std::span<ibv_device* const> devices() const { return {list_.get(), static_cast<size_t>(count_.get())}; }
 
  private:
   DeviceList() = default;
 
   std::shared_ptr<const Library> library_;
   PortFilter filter_;
-  ibv_device** list_ = nullptr;
-  int count_ = 0;
+  base::Movable<ibv_device**> list_;
+  base::Movable<int> count_;
 };
 
 }  // namespace verbena::verbs

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "tests/base/child.h"
 #include "tests/base/log_capture.h"
 
 namespace verbena::base {
@@ -256,14 +256,11 @@ TEST(EventLoop, ForkedChildCanExit) {
   event.raise();
   ASSERT_TRUE(becomes_true([&] { return event.calls == 1; }));
   nap();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(5);
-    std::exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  EXPECT_EQ(run_child([]() -> int {
+              alarm(5);
+              std::exit(0);
+            }),
+            0);
   EventLoop::instance().unwatch(event.fd.get());
 }
 
@@ -271,8 +268,7 @@ TEST(EventLoop, ForkedChildCanExit) {
 TEST(EventLoop, AForkedChildUnwatchesNothingOfItsParent) {
   Event event;
   ASSERT_TRUE(EventLoop::instance().watch(event.fd.get(), Interest::kReadable, &Event::drain, &event));
-  const pid_t child = fork();
-  if (child == 0) {
+  const int status = run_child([&] {
     alarm(5);
     EventLoop::instance().unwatch(event.fd.get());
     Event own;
@@ -281,11 +277,9 @@ TEST(EventLoop, AForkedChildUnwatchesNothingOfItsParent) {
     own.raise();
     const bool is_told = is_watched && becomes_true([&] { return own.calls == 1; });
     EventLoop::instance().unwatch(own.fd.get());
-    _exit(is_told ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+    return is_told ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
   event.raise();
   EXPECT_TRUE(becomes_true([&] { return event.calls == 1; }));
   EventLoop::instance().unwatch(event.fd.get());

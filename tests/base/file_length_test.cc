@@ -3,25 +3,22 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <csignal>
+
+#include "tests/base/child.h"
 
 namespace verbena::base {
 namespace {
 
-// Returns the exit status of a forked process with a limit of file sizes of 1 MiB, or 128 + signal.
+// How a forked process ends that has a limit of file sizes of 1 MiB.
 template <typename Body>
 int run_with_limit(const Body& body) {
-  const pid_t child = fork();
-  if (child == 0) {
+  return run_child([&] {
     constexpr rlimit kMebibyte{1 << 20, 1 << 20};
     signal(SIGXFSZ, SIG_DFL);
-    _exit(setrlimit(RLIMIT_FSIZE, &kMebibyte) == 0 ? body() : 9);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return setrlimit(RLIMIT_FSIZE, &kMebibyte) == 0 ? body() : 9;
+  });
 }
 
 TEST(FileLength, ALengthAboveTheLimitFailsWithoutASignal) {

@@ -1,11 +1,12 @@
 #include "base/lasting.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <mutex>
+
+#include "tests/base/child.h"
 
 namespace verbena::base {
 namespace {
@@ -27,14 +28,10 @@ int exit_in_child(bool has_lock, bool uses) {
   Locked& locked = Locked::instance();
   std::unique_lock<std::mutex> lock(locked.mutex, std::defer_lock);
   if (has_lock) lock.lock();
-  const pid_t child = fork();
-  if (child == 0) {
+  return run_child([&]() -> int {
     alarm(5);
     std::exit(uses && !Locked::instance().is_idle() ? 1 : 0);
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
+  });
 }
 
 TEST(Lasting, AForkedChildLeavesItsParentsObjectAlone) {

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdarg>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "bench/descriptor_limit.h"
+#include "bench/warnings.h"
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/net_plugin.h"
@@ -74,15 +74,6 @@ extern "C" {
 }
 
 namespace {
-
-void log_warnings(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
-  if (level > abi::kLogWarn) return;
-  va_list arguments;
-  va_start(arguments, format);
-  std::vfprintf(stderr, format, arguments);
-  va_end(arguments);
-  std::fputc('\n', stderr);
-}
 
 // What a part of the run took: by the clock, and of the processor's time of all threads, which other programs
 // on the machine do not change.
@@ -156,7 +147,7 @@ void run_all(const char* plugin, size_t count, bool measures_rates) {
   bench::raise_descriptor_limit();
   const PluginLibrary library(plugin);
   const std::unique_ptr<NetPlugin> net = library.adapt(kTableVersion);
-  net->init(log_warnings);
+  net->init(log_plugin_line<print_warning>);
   std::vector<std::byte> memory(kBufferBytes);
   std::vector<Connection> connections;
   const int devices = net->count_devices();
@@ -254,7 +245,7 @@ void run_process(const char* plugin, size_t count, int socket, bool sends) {
   bench::raise_descriptor_limit();
   const PluginLibrary library(plugin);
   const std::unique_ptr<NetPlugin> net = library.adapt(kTableVersion);
-  net->init(log_warnings);
+  net->init(log_plugin_line<print_warning>);
   const int devices = net->count_devices();
   std::vector<std::byte> memory(kBufferBytes);
   std::vector<void*> comms;

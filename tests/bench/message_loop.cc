@@ -3,13 +3,13 @@
 // direct|staged RAILS WINDOW MESSAGES [LENGTH_BYTES]
 #include <algorithm>
 #include <array>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/warnings.h"
 #include "common/error.h"
 #include "common/nccl_host.h"
 #include "common/pattern.h"
@@ -129,15 +129,6 @@ void run(Loop& loop, size_t window, uint64_t messages, Idle& idle) {
   }
 }
 
-void log_warnings(abi::LogLevel level, unsigned long, const char*, int, const char* format, ...) {
-  if (level > abi::kLogWarn) return;
-  va_list arguments;
-  va_start(arguments, format);
-  std::vfprintf(stderr, format, arguments);
-  va_end(arguments);
-  std::fputc('\n', stderr);
-}
-
 void run_all(char** arguments) {
   const std::string path = arguments[2];
   const int rails = std::stoi(arguments[3]);
@@ -151,7 +142,7 @@ void run_all(char** arguments) {
   const PluginLibrary library(arguments[1]);
   const std::unique_ptr<NetPlugin> net = library.adapt(kTableVersion);
   loop.net = net.get();
-  net->init(log_warnings);
+  net->init(log_plugin_line<print_warning>);
   NcclHost host(*net, kConnectTimeoutS);
   loop.host = &host;
   host.connect(choose_device(*net, 0, rails));

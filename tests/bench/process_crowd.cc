@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bench/descriptor_limit.h"
+#include "bench/warnings.h"
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/net_plugin.h"
@@ -214,10 +215,6 @@ class Member {
   std::vector<CrowdPeer> peers_;
   std::vector<std::byte> pattern_, landing_;
 };
-
-void print_warning(const PluginLine& line) {
-  if (line.is_warning()) std::fprintf(stderr, "%s\n", line.text.c_str());
-}
 
 int run_member(const char* plugin, Meeting& meeting, size_t rank, size_t processes,
                const std::vector<size_t>& sizes) {

@@ -1,7 +1,5 @@
 // A forked child of a process that has connections: it can use none of them, and does the parent no harm.
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "base/child.h"
 #include "nccl/live_fixture.h"
 
 namespace verbena::nccl::testing {
@@ -9,17 +7,13 @@ namespace {
 
 constexpr size_t kBytes = 1 << 20;
 
-class ForkTest : public LiveTest<NewestVersion> {
- protected:
-  // Whether what the child finds is true.
-  template <typename Find>
-  static bool ask_child(Find&& find) {
-    const pid_t pid = fork();
-    if (pid == 0) _exit(find() ? 0 : 1);
-    int status = -1;
-    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  }
-};
+using ForkTest = LiveTest<NewestVersion>;
+
+// Whether what the child finds is true.
+template <typename Find>
+bool ask_child(Find&& find) {
+  return base::run_child([&] { return find() ? 0 : 1; }) == 0;
+}
 
 TEST_F(ForkTest, InheritedConnectionsAreTheParents) {
   ASSERT_GT(start(), 0);

@@ -2,6 +2,8 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "base/log_capture.h"
 #include "transport/support/pool_probe.h"
 
@@ -70,25 +72,32 @@ TEST(Close, EverythingThatWasSentArrivesAfterTheSenderHasGone) {
   EXPECT_EQ(receiver.status(), base::Status::kRemote) << "and the rest never comes";
 }
 
+// One end closes in the middle of things, or before the first of them: the other one learns of it.
+void expect_learnt(bool sender_closes, uint32_t finished_before) {
+  auto [host, nic, connection] = OwnConnection();
+  const Transfer transfer = make_mixture(sender_closes ? 50 : 150);
+  std::optional<SendingSide> sender(std::in_place, *connection.sender, nic, transfer);
+  std::optional<ReceivingSide> receiver(std::in_place, connection.receiving, nic, transfer);
+  poll_until([&] {
+    const bool is_first = finished_before == 0;
+    if (!is_first || !sender_closes) sender->step();
+    if (!is_first || sender_closes) receiver->step();
+    return receiver->finished() >= finished_before;
+  });
+  sender_closes ? connection.sender.reset() : connection.receiving.receiver.reset();
+  sender_closes ? sender.reset() : receiver.reset();
+  const base::LogCapture log;
+  EXPECT_TRUE(poll_until([&] { return sender ? sender->step() : receiver->step(); }));
+  EXPECT_EQ(sender ? sender->status() : receiver->status(), base::Status::kRemote);
+  EXPECT_EQ(receiver ? receiver->problem() : "", "");
+  EXPECT_EQ(log.warnings().size(), 1U) << "one line says why";
+}
+
 TEST(Close, ReceiversLearnOfASenderThatCloses) {
-  auto [host, nic] = OwnNic();
-  for (const uint32_t sent_before : {0, 5}) {
-    ConnectedPair connection = connect_here(nic, nic, true);
-    const Transfer transfer = make_mixture(50);
-    ReceivingSide receiver(connection.receiving, nic, transfer);
-    {
-      SendingSide sender(*connection.sender, nic, transfer);
-      poll_until([&] {
-        return receiver.step(), sent_before == 0 || (sender.step(), receiver.finished() >= sent_before);
-      });
-      connection.sender.reset();
-    }
-    const base::LogCapture log;
-    EXPECT_TRUE(poll_until([&] { return receiver.step(); }));
-    EXPECT_EQ(receiver.status(), base::Status::kRemote);
-    EXPECT_EQ(receiver.problem(), "");
-    EXPECT_EQ(log.warnings().size(), 1U) << "one line says why";
-  }
+  for (const uint32_t sent_before : {0, 5}) expect_learnt(true, sent_before);
+}
+TEST(Close, SendersLearnOfAReceiverThatCloses) {
+  for (const uint32_t received_before : {0, 5}) expect_learnt(false, received_before);
 }
 
 // Its grants are out and it has nothing more to write: only the control socket tells.
@@ -104,27 +113,6 @@ TEST(Close, AReceiverThatOnlyWaitsLearnsItToo) {
   EXPECT_TRUE(poll_until([&] { return receiver.step(); }));
   EXPECT_EQ(receiver.status(), base::Status::kRemote);
   EXPECT_GE((base::monotonic_ns() - start_ns) / base::kNsPerMs, 190) << "what is under way has its grace";
-}
-
-TEST(Close, SendersLearnOfAReceiverThatCloses) {
-  auto [host, nic] = OwnNic();
-  for (const uint32_t received_before : {0, 5}) {
-    ConnectedPair connection = connect_here(nic, nic, true);
-    const Transfer transfer = make_mixture(150);
-    SendingSide sender(*connection.sender, nic, transfer);
-    {
-      ReceivingSide receiver(connection.receiving, nic, transfer);
-      poll_until([&] {
-        return sender.step(),
-               received_before == 0 || (receiver.step(), receiver.finished() >= received_before);
-      });
-      connection.receiving.receiver.reset();
-    }
-    const base::LogCapture log;
-    EXPECT_TRUE(poll_until([&] { return sender.step(); }));
-    EXPECT_EQ(sender.status(), base::Status::kRemote);
-    EXPECT_EQ(log.warnings().size(), 1U) << "one line says why";
-  }
 }
 
 TEST(Close, AnAbortLosesNoPage) {

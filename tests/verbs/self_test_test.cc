@@ -3,13 +3,12 @@
 #include "verbs/self_test.h"
 
 #include <dlfcn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 
 #include "faulty/faulty_ibverbs.h"
 #include "support/loopback.h"
+#include "tests/base/child.h"
 #include "tests/base/log_capture.h"
 #include "tests/base/scoped_environment.h"
 
@@ -28,17 +27,14 @@ class SelfTestTest : public testing::Test {
   // Runs `body` with the first device of this profile, in a process of its own.
   template <typename Body>
   void with_device(const char* profile, const char* faults, Body&& body) {
-    const pid_t child = fork();
-    if (child == 0) {
+    const int status = base::run_child([&] {
       setenv("SOFTVERBS_PROFILE", profile, 1);
       setenv("SOFTVERBS_FAULTS", faults, 1);
       const auto devices = open_devices();
       body(*devices[0]);
       if (HasFailure()) std::fprintf(stderr, "profile '%s', faults '%s'\n", profile, faults);
-      _exit(HasFailure() ? 1 : 0);
-    }
-    int status = -1;
-    waitpid(child, &status, 0);
+      return HasFailure() ? 1 : 0;
+    });
     EXPECT_EQ(status, 0);
   }
   // The first device of softverbs behind a library whose calls fail on request.

@@ -62,34 +62,38 @@ struct Key {
   bool (*read)(Rule& rule, std::string_view text);
 };
 
+template <auto kRead, auto kMember>
+bool read_as(Rule& rule, std::string_view text) {
+  return kRead(text, rule.*kMember);
+}
+template <Trigger kTrigger, auto kRead, auto kMember>
+bool read_trigger(Rule& rule, std::string_view text) {
+  return set_trigger(rule, kTrigger) && kRead(text, rule.*kMember);
+}
+template <auto kMember, uint64_t kHighest>
+bool read_up_to(Rule& rule, std::string_view text) {
+  return read_positive(text, rule.*kMember) && rule.*kMember <= kHighest;
+}
+template <auto kMember>
+bool read_length(Rule& rule, std::string_view text) {
+  return read_time(text, rule.*kMember) && rule.*kMember > 0;
+}
+
 constexpr Key kKeys[] = {
     {"rail", kAll, [](Rule& rule, std::string_view text) { return read_rail(text, rule.rail, kEveryRail); }},
-    {"qp", kCounting, [](Rule& rule, std::string_view text) { return read_positive(text, rule.queue_pair); }},
-    {"opcode", kCounting, [](Rule& rule, std::string_view text) { return read_opcodes(text, rule.opcodes); }},
+    {"qp", kCounting, read_as<read_positive, &Rule::queue_pair>},
+    {"opcode", kCounting, read_as<read_opcodes, &Rule::opcodes>},
     {"per", kCounting,
      [](Rule& rule, std::string_view text) {
        return choose(text, "qp", true, "rail", false, rule.counts_by_queue_pair);
      }},
-    {"nth", kCounting,
-     [](Rule& rule, std::string_view text) {
-       return set_trigger(rule, Trigger::kNth) && read_positive(text, rule.number);
-     }},
-    {"every", kCounting,
-     [](Rule& rule, std::string_view text) {
-       return set_trigger(rule, Trigger::kEvery) && read_positive(text, rule.number);
-     }},
-    {"chance", kCounting,
-     [](Rule& rule, std::string_view text) {
-       return set_trigger(rule, Trigger::kChance) && read_chance(text, rule.chance);
-     }},
-    {"at", kTimed,
-     [](Rule& rule, std::string_view text) {
-       return set_trigger(rule, Trigger::kTime) && read_time(text, rule.at_ns);
-     }},
-    {"after", kCounting, [](Rule& rule, std::string_view text) { return read_number(text, rule.after); }},
-    {"times", kCounting, [](Rule& rule, std::string_view text) { return read_positive(text, rule.times); }},
-    {"status", bit(Action::kFail),
-     [](Rule& rule, std::string_view text) { return read_status(text, rule.status); }},
+    {"nth", kCounting, read_trigger<Trigger::kNth, read_positive, &Rule::number>},
+    {"every", kCounting, read_trigger<Trigger::kEvery, read_positive, &Rule::number>},
+    {"chance", kCounting, read_trigger<Trigger::kChance, read_chance, &Rule::chance>},
+    {"at", kTimed, read_trigger<Trigger::kTime, read_time, &Rule::at_ns>},
+    {"after", kCounting, read_as<read_number, &Rule::after>},
+    {"times", kCounting, read_as<read_positive, &Rule::times>},
+    {"status", bit(Action::kFail), read_as<read_status, &Rule::status>},
     {"peer", kFailing,
      [](Rule& rule, std::string_view text) {
        return choose(text, "error", Far::kError, "keep", Far::kKeep, rule.far);
@@ -99,14 +103,8 @@ constexpr Key kKeys[] = {
        return choose(text, "done", true, "none", false, rule.is_after_work);
      }},
     {"by", bit(Action::kDelay), read_delay},
-    {"by", bit(Action::kReorder),
-     [](Rule& rule, std::string_view text) {
-       return read_positive(text, rule.packets) && rule.packets <= kMaxReordered;
-     }},
-    {"bytes", bit(Action::kCorrupt),
-     [](Rule& rule, std::string_view text) {
-       return read_positive(text, rule.bytes) && rule.bytes <= kMaxCorruptBytes;
-     }},
+    {"by", bit(Action::kReorder), read_up_to<&Rule::packets, kMaxReordered>},
+    {"bytes", bit(Action::kCorrupt), read_up_to<&Rule::bytes, kMaxCorruptBytes>},
     {"path", kOfDatagrams | bit(Action::kDown),
      [](Rule& rule, std::string_view text) {
        uint64_t path = 0;
@@ -114,16 +112,11 @@ constexpr Key kKeys[] = {
        rule.path = static_cast<uint32_t>(path);
        return is_known;
      }},
-    {"rate", bit(Action::kLimit),
-     [](Rule& rule, std::string_view text) { return read_rate(text, rule.bytes_per_second); }},
-    {"type", bit(Action::kEvent),
-     [](Rule& rule, std::string_view text) { return read_event(text, rule.event); }},
-    {"for", bit(Action::kDown),
-     [](Rule& rule, std::string_view text) { return read_time(text, rule.down_ns) && rule.down_ns > 0; }},
-    {"up", bit(Action::kDown),
-     [](Rule& rule, std::string_view text) { return read_time(text, rule.up_ns) && rule.up_ns > 0; }},
-    {"flaps", bit(Action::kDown),
-     [](Rule& rule, std::string_view text) { return read_positive(text, rule.flaps); }},
+    {"rate", bit(Action::kLimit), read_as<read_rate, &Rule::bytes_per_second>},
+    {"type", bit(Action::kEvent), read_as<read_event, &Rule::event>},
+    {"for", bit(Action::kDown), read_length<&Rule::down_ns>},
+    {"up", bit(Action::kDown), read_length<&Rule::up_ns>},
+    {"flaps", bit(Action::kDown), read_as<read_positive, &Rule::flaps>},
 };
 
 std::string quote(std::string_view text) {

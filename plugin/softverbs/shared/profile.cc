@@ -1,10 +1,12 @@
 #include "softverbs/shared/profile.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "softverbs/shared/config.h"
 
@@ -37,17 +39,22 @@ bool read_number(std::string_view text, uint64_t highest, uint64_t& number) {
   return !copy.empty() && copy[0] != '-' && *end == '\0' && errno == 0 && number <= highest;
 }
 
-template <typename T>
-bool read_into(std::string_view text, T& value, uint64_t highest) {
+template <auto kMember, uint64_t kHighest, uint64_t kLowest = 0>
+bool read_into(Profile& profile, std::string_view text) {
   uint64_t number = 0;
-  const bool is_number = read_number(text, highest, number);
-  if (is_number) value = static_cast<T>(number);
-  return is_number;
+  if (!read_number(text, kHighest, number) || number < kLowest) return false;
+  profile.*kMember = static_cast<std::remove_reference_t<decltype(profile.*kMember)>>(number);
+  return true;
 }
 
-bool read_flag(std::string_view text, bool& flag) {
-  flag = text == "1";
-  return text == "0" || text == "1";
+// Reads one of two words, the first of which sets the flag.
+bool choose(std::string_view text, std::string_view yes, std::string_view no, bool& flag) {
+  flag = text == yes;
+  return text == yes || text == no;
+}
+template <auto kMember>
+bool read_flag(Profile& profile, std::string_view text) {
+  return choose(text, "1", "0", profile.*kMember);
 }
 
 struct Key {
@@ -55,60 +62,35 @@ struct Key {
   bool (*read)(Profile& profile, std::string_view text);
 };
 constexpr Key kKeys[] = {
-    {"order",
-     [](Profile& profile, std::string_view text) {
-       profile.shuffles_writes = text == "any";
-       return text == "any" || text == "posted";
-     }},
-    {"seed",
-     [](Profile& profile, std::string_view text) { return read_into(text, profile.seed, UINT64_MAX); }},
-    {"vendor",
-     [](Profile& profile, std::string_view text) { return read_into(text, profile.vendor, 0xffffff); }},
-    {"part", [](Profile& profile, std::string_view text) { return read_into(text, profile.part, 0xffffff); }},
-    {"atomics", [](Profile& profile, std::string_view text) { return read_flag(text, profile.has_atomics); }},
-    {"entries",
-     [](Profile& profile, std::string_view text) {
-       return read_into(text, profile.max_entries, 32768) && profile.max_entries != 0;
-     }},
-    {"srq", [](Profile& profile,
-               std::string_view text) { return read_into(text, profile.max_shared_entries, 32768); }},
-    {"makes_srq",
-     [](Profile& profile, std::string_view text) { return read_flag(text, profile.makes_shared_queues); }},
+    {"order", [](Profile& profile,
+                 std::string_view text) { return choose(text, "any", "posted", profile.shuffles_writes); }},
+    {"seed", read_into<&Profile::seed, UINT64_MAX>},
+    {"vendor", read_into<&Profile::vendor, 0xffffff>},
+    {"part", read_into<&Profile::part, 0xffffff>},
+    {"atomics", read_flag<&Profile::has_atomics>},
+    {"entries", read_into<&Profile::max_entries, 32768, 1>},
+    {"srq", read_into<&Profile::max_shared_entries, 32768>},
+    {"makes_srq", read_flag<&Profile::makes_shared_queues>},
     {"empty_receive",
      [](Profile& profile, std::string_view text) {
        profile.min_shared_pieces = text == "any" ? 0 : 1;
        profile.min_own_pieces = text == "none" ? 1 : 0;
        return text == "any" || text == "own" || text == "none";
      }},
-    {"sges",
-     [](Profile& profile, std::string_view text) {
-       return read_into(text, profile.max_sges, 32) && profile.max_sges != 0;
-     }},
-    {"inline",
-     [](Profile& profile, std::string_view text) { return read_into(text, profile.max_inline_bytes, 1024); }},
-    {"cqe",
-     [](Profile& profile, std::string_view text) {
-       return read_into(text, profile.max_cq_entries, 1u << 20) && profile.max_cq_entries != 0;
-     }},
-    {"max_ah",
-     [](Profile& profile, std::string_view text) {
-       return read_into(text, profile.max_address_handles, 1u << 20) && profile.max_address_handles != 0;
-     }},
+    {"sges", read_into<&Profile::max_sges, 32, 1>},
+    {"inline", read_into<&Profile::max_inline_bytes, 1024>},
+    {"cqe", read_into<&Profile::max_cq_entries, 1u << 20, 1>},
+    {"max_ah", read_into<&Profile::max_address_handles, 1u << 20, 1>},
     {"mtu",
      [](Profile& profile, std::string_view text) {
-       return read_into(text, profile.mtu_bytes, 4096) && profile.mtu_bytes >= 256 &&
-              (profile.mtu_bytes & (profile.mtu_bytes - 1)) == 0;
+       return read_into<&Profile::mtu_bytes, 4096, 256>(profile, text) &&
+              std::has_single_bit(profile.mtu_bytes);
      }},
-    {"max_msg",
-     [](Profile& profile, std::string_view text) {
-       return read_into(text, profile.max_message_bytes, 1u << 30) && profile.max_message_bytes >= 4096;
-     }},
-    {"zero_write",
-     [](Profile& profile, std::string_view text) { return read_flag(text, profile.takes_empty_writes); }},
+    {"max_msg", read_into<&Profile::max_message_bytes, 1u << 30, 4096>},
+    {"zero_write", read_flag<&Profile::takes_empty_writes>},
     {"inline_write",
      [](Profile& profile, std::string_view text) {
-       profile.spoils_inline_writes = text == "broken";
-       return text == "broken" || text == "ok";
+       return choose(text, "broken", "ok", profile.spoils_inline_writes);
      }},
 };
 

@@ -5,6 +5,7 @@ usage: instructions_test.py text|ptxas [--all-architectures]
   ptxas   the assembly that nvcc writes, assembled
 Exits with 77 where the compiler is missing.
 """
+import functools
 import re
 import sys
 
@@ -89,29 +90,25 @@ def test_packed(architecture, compile_to_assembly, workplace):
             for call, opcode, first in cases if (opcode in text) != (architecture >= first)], len(cases)
 
 
-def compile_by_clang(clang, workplace):
+def compile_by(command, option, workplace, *ptxas):
     def compile_one(source, architecture):
-        output = workplace.path / "clang.ptx"
-        succeeded, said = toolchain.run(toolchain.clang_command(clang, architecture, source, "-S", "-o", str(output)))
-        return (output.read_text(), "") if succeeded else ("", said)
-    return compile_one
-
-
-def compile_by_nvcc(nvcc, ptxas, workplace):
-    def compile_one(source, architecture):
-        output = workplace.path / "nvcc.ptx"
-        succeeded, said = toolchain.run(toolchain.nvcc_command(nvcc, architecture, source, "-ptx", "-o", str(output)))
-        if succeeded:
-            succeeded, said = toolchain.run([ptxas, f"-arch=sm_{architecture}", str(output), "-o", "/dev/null"])
+        output = workplace.path / "output.ptx"
+        succeeded, said = toolchain.run(command(architecture, source, option, "-o", str(output)))
+        if succeeded and ptxas:
+            succeeded, said = toolchain.run([*ptxas, f"-arch=sm_{architecture}", str(output), "-o", "/dev/null"])
         return (output.read_text(), "") if succeeded else ("", said)
     return compile_one
 
 
 def list_compilers(mode, workplace):
     if mode == "text":
-        return {clang: compile_by_clang(clang, workplace) for clang in toolchain.find_clangs()}
+        return {clang: compile_by(functools.partial(toolchain.clang_command, clang), "-S", workplace)
+                for clang in toolchain.find_clangs()}
     tools = toolchain.find_nvcc()
-    return {tools[0]: compile_by_nvcc(*tools, workplace)} if tools else {}
+    if not tools:
+        return {}
+    nvcc, ptxas = tools
+    return {nvcc: compile_by(functools.partial(toolchain.nvcc_command, nvcc), "-ptx", workplace, ptxas)}
 
 
 def main():

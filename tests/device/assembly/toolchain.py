@@ -48,16 +48,12 @@ def run(command):
     return done.returncode == 0, done.stdout + done.stderr
 
 
-class Workplace:
+class Workplace(tempfile.TemporaryDirectory):
     """A folder for one test's files, gone afterwards."""
 
     def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="verbena-assembly-")
-        self.path = pathlib.Path(self.folder.name)
+        self.path = pathlib.Path(self.name)
         return self
-
-    def __exit__(self, *_):
-        self.folder.cleanup()
 
     def write(self, name, text):
         path = self.path / name

@@ -135,6 +135,11 @@ class EngineCoreTest : public testing::Test {
     right.settle(id);
     return id;
   }
+  // A message and its receive.
+  struct Offered {
+    uint32_t send, receive;
+  };
+  Offered offer(uint64_t bytes) { return {left.send(channel, bytes), post(bytes)}; }
   uint32_t send_now(uint64_t bytes) {
     const uint32_t id = left.send(channel, bytes);
     left.pump();
@@ -149,6 +154,10 @@ class EngineCoreTest : public testing::Test {
   void consume(uint32_t sending, uint32_t received) {
     left.forget(sending);
     right.release(received);
+  }
+  void finish() {
+    for (const uint32_t id : std::exchange(left.sent, {})) left.forget(id);
+    for (const uint32_t id : std::exchange(right.received, {})) right.release(id);
   }
   // One datagram to the other side.
   Verdict deliver(End& to, uint32_t peer, const Datagram& datagram) {
@@ -330,8 +339,7 @@ TEST_F(TwoRailsTest, AcknowledgementsReturnOverThePathOfTheirData) {
   right.set_paths(here, kOwnPaths, ~0U);
   right.ack_paths.clear();
   for (uint32_t i = 0; i < kPaths; ++i) {
-    post(10);
-    left.send(channel, 10);
+    offer(10);
     uint32_t path = kPaths;
     run(0, [&](const Datagram& datagram) {
       if (datagram.is_data()) path = datagram.data.path;
@@ -339,8 +347,7 @@ TEST_F(TwoRailsTest, AcknowledgementsReturnOverThePathOfTheirData) {
     });
     EXPECT_EQ(right.ack_paths, std::vector<uint32_t>{path});
     right.ack_paths.clear();
-    for (const uint32_t id : std::exchange(left.sent, {})) left.forget(id);
-    for (const uint32_t id : std::exchange(right.received, {})) right.release(id);
+    finish();
   }
 }
 
@@ -362,8 +369,7 @@ class ShortPagesTest : public EngineCoreTest {
 TEST_F(ShortPagesTest, AShortMessageTakesOne) {
   EXPECT_EQ(right.short_budget().posted(0, PageQueue::kEager), kShortPages - kShortPages / 8);
   const uint32_t before = right.budget().posted(0, PageQueue::kEager);
-  for (int i = 0; i < 3; ++i) post(10);
-  for (int i = 0; i < 3; ++i) left.send(channel, 10);
+  for (int i = 0; i < 3; ++i) offer(10);
   left.pump();
   exchange(left, right, here, {});
   EXPECT_EQ(right.short_budget().moving(), 3U);
@@ -380,8 +386,7 @@ TEST_F(ShortPagesTest, AShortMessageTakesOne) {
   run(100'000);
   EXPECT_EQ(right.received.size(), 7U);
   EXPECT_EQ(left.sent.size(), 7U);
-  left.send(channel, 3 * kFullBytes);
-  post(3 * kFullBytes);
+  offer(3 * kFullBytes);
   run(100'000);
   EXPECT_EQ(right.received.size(), 8U);
   EXPECT_EQ(right.budget().lent(), 3U);
@@ -390,8 +395,7 @@ TEST_F(ShortPagesTest, AShortMessageTakesOne) {
 
 // A packet for which there is no short page is granted one of the others.
 TEST_F(ShortPagesTest, WithoutOneItIsGranted) {
-  for (int i = 0; i < 3; ++i) post(10);
-  for (int i = 0; i < 3; ++i) left.send(channel, 10);
+  for (int i = 0; i < 3; ++i) offer(10);
   run(20'000'000, [](const Datagram& datagram) { return datagram.is_eager(); });
   EXPECT_EQ(right.received.size(), 3U);
   EXPECT_EQ(right.budget().lent(), 3U);
@@ -445,8 +449,7 @@ TEST_F(EngineCoreTest, AChannelWithoutReceivesHoldsUpNoOther) {
 
 // Nothing but what a peer asks for tells the receiver of a message whose eager packets found no page.
 TEST_F(EngineCoreTest, AnEagerPacketThatFindsNoPageIsGranted) {
-  post(3 * kFullBytes);
-  left.send(channel, 3 * kFullBytes);
+  offer(3 * kFullBytes);
   run(50'000'000, [](const Datagram& datagram) { return datagram.is_eager(); });
   EXPECT_EQ(right.received.size(), 1U);
   EXPECT_EQ(left.sent.size(), 1U);
@@ -454,8 +457,7 @@ TEST_F(EngineCoreTest, AnEagerPacketThatFindsNoPageIsGranted) {
 }
 
 TEST_F(EngineCoreTest, ALostGrantIsSaidAgain) {
-  post(100 * kFullBytes);
-  left.send(channel, 100 * kFullBytes);
+  offer(100 * kFullBytes);
   uint32_t lost = 0;
   run(20'000'000, [&](const Datagram& datagram) {
     const bool is_grant = datagram.kind == Datagram::Kind::kAck && datagram.ack.grant_count != 0;
@@ -510,8 +512,7 @@ TEST_F(EngineCoreTest, AGrantThatIsLostIsAskedForSoonWhereAnotherHasCome) {
 }
 
 TEST_F(EngineCoreTest, APacketThatIsOvertakenIsSentAgainOverAnotherPath) {
-  post(40 * kFullBytes);
-  left.send(channel, 40 * kFullBytes);
+  offer(40 * kFullBytes);
   uint32_t lost_path = kPaths;
   std::map<uint32_t, std::vector<uint32_t>> paths_of;
   run(2'000'000, [&](const Datagram& datagram) {
@@ -560,8 +561,7 @@ TEST_F(EngineCoreTest, APacketIsNotLostBeforeItHasLeft) {
 }
 
 TEST_F(EngineCoreTest, TheLastPacketsLossIsFoundByAProbe) {
-  post(10);
-  left.send(channel, 10);
+  offer(10);
   uint32_t lost = 0;
   run(2'000'000, [&](const Datagram& datagram) { return datagram.is_data() && ++lost <= 1; });
   EXPECT_EQ(right.received.size(), 1U);
@@ -601,8 +601,7 @@ class TrialTest : public EngineCoreTest {
   bool lose_the_trial() {
     for (int i = 0; i < 2 * static_cast<int>(kPaths); ++i) {
       bool is_tried = false;
-      post(10);
-      left.send(channel, 10);
+      offer(10);
       run(1'000'000, [&](const Datagram& datagram) {
         const bool is_trial = datagram.is_data() && datagram.data.path == kTried;
         is_tried |= is_trial;
@@ -612,10 +611,6 @@ class TrialTest : public EngineCoreTest {
       if (is_tried) return true;
     }
     return false;
-  }
-  void finish() {
-    for (const uint32_t id : std::exchange(left.sent, {})) left.forget(id);
-    for (const uint32_t id : std::exchange(right.received, {})) right.release(id);
   }
   static constexpr uint32_t kTried = 5;
 };
@@ -633,8 +628,7 @@ TEST_F(TrialTest, AProbeInTheTrialsPlaceLeavesItNotInUse) {
 TEST_F(TrialTest, AProbeOverTheOnlyPathIsItsTrial) {
   left.set_paths(there, 1U << kTried, ~0U);
   rest_a_path();
-  post(10);
-  left.send(channel, 10);
+  offer(10);
   std::vector<uint32_t> tried;
   run(1'000'000, [&](const Datagram& datagram) {
     if (!datagram.is_data()) return false;
@@ -651,8 +645,7 @@ TEST_F(TrialTest, AProbeOverTheOnlyPathIsItsTrial) {
 TEST_F(TrialTest, AnEagerPacketThatIsLostOnTrialLeavesItNotInUse) {
   rest_a_path();
   for (uint32_t i = 0; i < kPaths + 8; ++i) {  // soon enough after each other that no probe is sent
-    post(10);
-    left.send(channel, 10);
+    offer(10);
     run(0, [&](const Datagram& datagram) { return datagram.is_data() && datagram.data.path == kTried; });
     finish();
     pass_time(25'000);
@@ -665,8 +658,7 @@ TEST_F(TrialTest, AnEagerPacketThatIsLostOnTrialLeavesItNotInUse) {
 }
 
 TEST_F(EngineCoreTest, ALateOriginalWidensTheWindows) {
-  post(40 * kFullBytes);
-  left.send(channel, 40 * kFullBytes);
+  offer(40 * kFullBytes);
   std::vector<Datagram> late;
   run(400'000, [&](const Datagram& datagram) {
     const bool is_late = datagram.is_data() && datagram.place.index == 12 && !datagram.data.is_resent;
@@ -710,8 +702,7 @@ TEST_F(EngineCoreTest, OnesOwnPauseIsNotThePeersSilence) {
 
 // Nor is a packet that had little time left before it.
 TEST_F(EngineCoreTest, OnesOwnPauseIsNotThatOfAPacket) {
-  post(40 * kFullBytes);
-  const uint32_t full = left.send(channel, 40 * kFullBytes);
+  const uint32_t full = offer(40 * kFullBytes).send;
   const uint32_t talk = left.open_send(there, 1), listening = right.open_receive(here, 1);
   const auto is_lost = [&](const Datagram& datagram) { return datagram.length_bytes == kFullBytes; };
   for (const int64_t end = left.now + left.options().silence_ns / 2; left.now < end;) {
@@ -744,8 +735,7 @@ TEST_F(EngineCoreTest, AFullPacketThatNeverArrivesIsToldThoughShortOnesDo) {
     if (packets == 40) first = left.options().eager_packets;
     left.stuck.clear();
     const int64_t began_ns = left.now;
-    post(packets * kFullBytes);
-    const uint32_t full = left.send(channel, packets * kFullBytes);
+    const uint32_t full = offer(packets * kFullBytes).send;
     while (left.stuck.empty() && left.now < began_ns + 20'000'000'000) {
       const uint32_t send = left.send(talk, 10), receive = post_on(listening, 10);
       run(50'000'000, is_lost);
@@ -765,8 +755,7 @@ TEST_F(EngineCoreTest, AChannelThatIsStoppedHoldsUpNoOther) {
   const uint32_t talk = left.open_send(there, 1), listening = right.open_receive(here, 1);
   const auto is_lost = [&](const Datagram& datagram) { return datagram.length_bytes == kFullBytes; };
   for (const uint32_t packets : {2U, 40U}) {
-    post(packets * kFullBytes);
-    left.send(channel, packets * kFullBytes);
+    offer(packets * kFullBytes);
     run(100'000'000, is_lost);
   }
   ASSERT_NE(left.peer(there).known + left.peer(there).eager_next - left.peer(there).eager_unacked, 0U);
@@ -1045,8 +1034,7 @@ TEST_F(EngineCoreTest, AcknowledgementsWithoutRoomStayDue) {
 }
 
 TEST_F(EngineCoreTest, NothingIsSentToAGivenUpPeer) {
-  post(200 * kFullBytes);
-  left.send(channel, 200 * kFullBytes);
+  offer(200 * kFullBytes);
   run(100'000, [](const Datagram& datagram) { return datagram.kind == Datagram::Kind::kAck; });
   for (int i = 0; i < 20; ++i) left.send(channel, 10);
   left.room = 0;
@@ -1106,8 +1094,7 @@ TEST_F(EngineCoreTest, AClosedReceiveGivesBackWhatWasBeingCopied) {
 // What a channel that closes had under way is a hole in the numbers, which has to be filled for the others.
 TEST_F(EngineCoreTest, AClosedSendLeavesNoHole) {
   const uint32_t other = left.open_send(there, 1), other_receiving = right.open_receive(here, 1);
-  post(100 * kFullBytes);
-  left.send(channel, 100 * kFullBytes);
+  offer(100 * kFullBytes);
   // Its eager packets and many granted ones get lost.
   uint32_t granted = 0;
   run(60'000, [&](const Datagram& datagram) {
@@ -1196,7 +1183,7 @@ TEST_F(EngineCoreTest, PagesOfAChannelThatClosesComeBack) {
 
 TEST_F(EngineCoreTest, NumbersOfMessagesWrap) {
   for (uint32_t m = 0; m < kMessageNumbers + 100; ++m) {
-    const uint32_t receive = post(10), send = left.send(channel, 10);
+    const auto [send, receive] = offer(10);
     run();
     ASSERT_EQ(right.receive_message(receive).state, ReceiveState::kDone) << m;
     consume(send, receive);
@@ -1226,7 +1213,7 @@ TEST_F(EngineCoreTest, RequestsMayBeTakenBackInAnyOrder) {
 TEST_F(EngineCoreTest, OldAcknowledgementsAreHarmless) {
   std::vector<Datagram> old;
   for (int m = 0; m < 50; ++m) {
-    const uint32_t receive = post(20 * kFullBytes), send = left.send(channel, 20 * kFullBytes);
+    const auto [send, receive] = offer(20 * kFullBytes);
     run(0, [&](const Datagram& datagram) {
       if (!datagram.is_data()) old.push_back(datagram);
       return false;

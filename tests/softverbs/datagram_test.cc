@@ -12,6 +12,8 @@
 #include <set>
 
 #include "injected.h"
+#include "softverbs/shared/ring_word.h"
+#include "softverbs/shared/shared_layout.h"
 
 namespace verbena::softverbs_test {
 namespace {
@@ -328,6 +330,88 @@ TEST(DatagramReceiveTest, ASenderMayStopAnywhere) {
   }
   EXPECT_EQ(ptrace(PTRACE_DETACH, sender.pid(), nullptr, nullptr), 0);
   sender.kill();
+  ibv_destroy_ah(handle);
+}
+
+// A completion queue has an entry for each receive. Two senders are stopped while they write their
+// completions, and continue in reverse order. Every datagram has its completion.
+TEST(DatagramReceiveTest, CompletionsOfStoppedSendersLeaveRoomForTheOthers) {
+  using namespace softverbs;
+  constexpr uint32_t kFew = 4;
+  std::vector<std::unique_ptr<Child>> stopped;
+  for (uint32_t i = 0; i < 2; ++i) {
+    stopped.push_back(std::make_unique<Child>([i](int socket) {
+      Node node;
+      DatagramEnd end(node);
+      Buffer header(node, kHeaderBytes);
+      const auto to = hear<DatagramAddress>(socket);
+      ibv_ah* const handle = end.make_handle(to.gid, 0);
+      const bool is_traced = ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0;
+      tell(socket, is_traced);
+      if (is_traced) {
+        raise(SIGSTOP);  // the parent lets it go on
+        EXPECT_EQ(end.post({{i, header.address(), 0, header.mr()->lkey, 0, 0, handle, to.number}}), 0);
+        raise(SIGSTOP);
+      }
+      ibv_destroy_ah(handle);
+    }));
+  }
+  Node node({.cq_entries = kFew}), other_node;
+  DatagramEnd end(node, kFew), here(other_node);
+  Buffer lines(node, kFew * kLineBytes), pages(node, kFew * kPageBytes), header(other_node, kHeaderBytes);
+  ibv_ah* const handle = here.make_handle(end.address(), 0);
+  for (const auto& sender : stopped) tell(sender->socket(), DatagramAddress{end.address(), end.qp->qp_num});
+  bool is_traced = true;
+  for (const auto& sender : stopped) is_traced = hear<bool>(sender->socket()) && is_traced;
+  if (!is_traced) GTEST_SKIP() << "this process may not trace another";
+  uint8_t* const tables = find_tables(get_qp_slot(end.qp->qp_num));
+  ASSERT_NE(tables, nullptr);
+  const auto& qp = reinterpret_cast<SharedQp*>(tables + kQpTable)[get_qp_index(end.qp->qp_num)];
+  const auto& cq = reinterpret_cast<SharedCq*>(tables + kCqTable)[qp.receive_cq.get()];
+  const auto* const slots = reinterpret_cast<CompletionSlot*>(tables + cq.ring.get());
+  const auto count_held = [&] {
+    return std::count_if(slots, slots + kFew, [](const CompletionSlot& slot) {
+      return get_slot_state(slot.word.load()) == SlotState::kHeldApart;
+    });
+  };
+  const auto go_on = [](const Child& sender, __ptrace_request how) {
+    int status = 0;
+    EXPECT_EQ(ptrace(how, sender.pid(), nullptr, nullptr), 0);
+    EXPECT_EQ(waitpid(sender.pid(), &status, 0), sender.pid());
+    return WIFSTOPPED(status);
+  };
+  const auto post = [&](uint64_t i) {
+    end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey, pages.address() + i * kPageBytes,
+                     pages.mr()->lkey);
+  };
+  const auto send = [&](uint32_t number) {
+    EXPECT_EQ(here.post({{number, header.address(), 0, header.mr()->lkey, 0, 0, handle, end.qp->qp_num}}), 0);
+    EXPECT_EQ(other_node.wait_completion().status, IBV_WC_SUCCESS);
+  };
+  // The number of the next datagram, whose receive is posted again.
+  const auto take = [&] {
+    ibv_wc wc{};
+    if (ibv_poll_cq(node.cq, 1, &wc) != 1) return UINT32_MAX;
+    post(wc.wr_id);
+    return wc.imm_data;
+  };
+  for (uint32_t i = 0; i < kFew; ++i) post(i);
+  for (size_t i = 0; i < stopped.size(); ++i) {
+    EXPECT_EQ(waitpid(stopped[i]->pid(), nullptr, 0), stopped[i]->pid());
+    while (count_held() == static_cast<ptrdiff_t>(i) && go_on(*stopped[i], PTRACE_SINGLESTEP)) {
+    }
+  }
+  EXPECT_EQ(take(), UINT32_MAX);  // steps over both
+  for (const uint32_t number : {2, 3}) send(number);
+  for (const uint32_t number : {1, 0}) {
+    EXPECT_TRUE(go_on(*stopped[number], PTRACE_CONT));
+    EXPECT_EQ(take(), number);
+    send(4 + number);
+  }
+  EXPECT_EQ(take(), 2U);
+  send(6);
+  for (const uint32_t number : {3, 5, 4, 6}) EXPECT_EQ(take(), number);
+  for (const auto& sender : stopped) EXPECT_EQ(ptrace(PTRACE_DETACH, sender->pid(), nullptr, nullptr), 0);
   ibv_destroy_ah(handle);
 }
 

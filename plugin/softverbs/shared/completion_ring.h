@@ -45,7 +45,8 @@ inline bool push_completion(Segment& segment, SharedCq& cq, const Completion& co
     const uint64_t ticket = tail;  // a compare-and-swap that fails changes `tail`
     CompletionSlot& slot = get_completion_slot(segment, cq, ticket);
     uint64_t word = slot.word.load(std::memory_order_acquire);
-    if (word == make_word(ticket, SlotState::kEmpty)) {
+    // An empty slot has an earlier ticket if producers skipped the ticket before the slot became empty.
+    if (get_slot_state(word) == SlotState::kEmpty && !is_later(word, ticket)) {
       const uint64_t held = make_word(ticket, claimed, claimer);
       if (!slot.word.compare_exchange_strong(word, held, std::memory_order_acq_rel)) continue;
       cq.tail.compare_exchange_strong(tail, ticket + 1, std::memory_order_acq_rel);

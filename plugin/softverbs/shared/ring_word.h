@@ -36,5 +36,9 @@ inline uint32_t get_holder(uint64_t word) {
 inline bool has_ticket(uint64_t word, uint64_t ticket) {
   return get_ticket(word) == (ticket & kTicketMask);
 }
+// Returns whether the word's ticket comes after `ticket`.
+inline bool is_later(uint64_t word, uint64_t ticket) {
+  return static_cast<int64_t>((get_ticket(word) - ticket) << (kHolderBits + kStateBits)) > 0;
+}
 
 }  // namespace verbena::softverbs

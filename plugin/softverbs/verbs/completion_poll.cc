@@ -14,6 +14,9 @@ constexpr int kHeldLooks =
     200;  // polls of an unfinished completion before checking whether its producer is alive
 
 thread_local uint32_t empty_polls = 0;
+bool is_idle() {
+  return empty_polls >= static_cast<uint32_t>(get_config().spin_polls);
+}
 
 // Returns false for completions to drop: those of queue pairs that were destroyed or reset, and the second
 // completion of a receive whose sender was killed while it wrote the first.
@@ -53,11 +56,15 @@ void fill_work_completion(const Completion& completion, ibv_wc& wc) {
   wc.dlid_path_bits = 0;
 }
 
-// Steps over the slot at the head once its producer has been checked often enough.
-bool step_over(SteppedOver& stepped_over, SharedCq& shared) {
+void forget_dead(SteppedOver& stepped_over, SharedCq& shared) {
   Process* const process = Process::get();
   stepped_over.forget_dead(process->segment(), shared,
                            [&](uint32_t holder) { return process->is_claimer_dead(holder); });
+}
+
+// Steps over the slot at the head once its producer has been checked often enough.
+bool step_over(SteppedOver& stepped_over, SharedCq& shared) {
+  forget_dead(stepped_over, shared);
   if (stepped_over.is_full()) return false;
   stepped_over.step_over(shared);
   return true;
@@ -80,6 +87,8 @@ bool take_from_ring(uint32_t index, SteppedOver& stepped_over, Completion& compl
       continue;
     }
     if (result == Polled::kHeldApart && step_over(stepped_over, shared)) continue;
+    // Only an idle thread has time to look up processes.
+    if (result == Polled::kEmpty && is_idle()) forget_dead(stepped_over, shared);
     if (result != Polled::kTaken) return false;
     if (is_current(segment.qp(get_qp_index(completion.qp_number)), completion)) {
       if (completion.status != IBV_WC_SUCCESS) spoil_undefined(completion);
@@ -92,7 +101,7 @@ bool take_from_ring(uint32_t index, SteppedOver& stepped_over, Completion& compl
 
 void yield_if_idle(bool has_polled) {
   empty_polls = has_polled ? 0 : empty_polls + 1;
-  if (empty_polls < static_cast<uint32_t>(get_config().spin_polls)) return;
+  if (!is_idle()) return;
   empty_polls = static_cast<uint32_t>(get_config().spin_polls);
   sched_yield();
 }

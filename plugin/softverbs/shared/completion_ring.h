@@ -147,12 +147,14 @@ class SteppedOver {
     }
     return false;
   }
-  // Gives up the slots whose producers are dead, as is_dead(claimer) reports.
+  // Gives up the slots whose producers are dead, as is_dead(claimer) reports. Then reads the slot again,
+  // because its producer may have finished the completion before it died.
   template <typename IsDead>
   void forget_dead(Segment& segment, SharedCq& cq, const IsDead& is_dead) {
     for (uint32_t i = count_; i-- != 0;) {
       const uint64_t word = read_word(segment, cq, tickets_[i]);
-      if (get_slot_state(word) == SlotState::kHeldApart && is_dead(get_holder(word)))
+      if (get_slot_state(word) == SlotState::kHeldApart && is_dead(get_holder(word)) &&
+          read_word(segment, cq, tickets_[i]) == word)
         give_back(segment, cq, i);
     }
   }
@@ -178,11 +180,12 @@ class SteppedOver {
   uint32_t count_ = 0;
 };
 
-// Gives up the slot at the head, whose producer is dead.
+// Gives up the slot at the head, whose producer is dead, unless the producer has finished the completion.
 inline void skip_completion(Segment& segment, SharedCq& cq) {
   const uint64_t ticket = cq.head.load(std::memory_order_relaxed);
-  get_completion_slot(segment, cq, ticket)
-      .word.store(make_word(ticket + cq.capacity.get(), SlotState::kEmpty), std::memory_order_release);
+  CompletionSlot& slot = get_completion_slot(segment, cq, ticket);
+  if (get_slot_state(slot.word.load(std::memory_order_acquire)) == SlotState::kReady) return;
+  slot.word.store(make_word(ticket + cq.capacity.get(), SlotState::kEmpty), std::memory_order_release);
   cq.head.store(ticket + 1, std::memory_order_relaxed);
 }
 

@@ -69,7 +69,7 @@ struct StoppedSenders {
       tell(socket, is_traced);
       if (is_traced) {
         raise(SIGSTOP);
-        EXPECT_EQ(end.post({{number, header.address(), 0, header.mr()->lkey, 0, 0, handle, to.number}}), 0);
+        EXPECT_EQ(end.post({{number, header.piece(0, kHeaderBytes), {}, handle, to.number}}), 0);
         raise(SIGSTOP);
       }
       ibv_destroy_ah(handle);
@@ -88,12 +88,9 @@ struct StoppedSenders {
       return softverbs::get_slot_state(slot.word.load()) == softverbs::SlotState::kHeldApart;
     }));
   }
-  void post(uint64_t i) {
-    end.post_receive(i, lines.address() + i * kLineBytes, lines.mr()->lkey, pages.address() + i * kPageBytes,
-                     pages.mr()->lkey);
-  }
+  void post(uint64_t i) { end.post_receive(i, lines, pages); }
   void send(uint32_t number) {
-    EXPECT_EQ(here.post({{number, header.address(), 0, header.mr()->lkey, 0, 0, handle, end.qp->qp_num}}), 0);
+    EXPECT_EQ(here.post({{number, header.piece(0, kHeaderBytes), {}, handle, end.qp->qp_num}}), 0);
     EXPECT_EQ(here_node.wait_completion().status, IBV_WC_SUCCESS);
   }
   // The number of the next datagram, whose receive is posted again; kNothing if none has arrived.

@@ -111,8 +111,8 @@ inline std::vector<std::vector<float>> draw_addends(Random& random, int32_t rank
   return addends;
 }
 
-// All-reduces of one pair of addends that round stochastically: each is within the bounds, `check` returns what
-// is wrong, and other than the one before, and their average is right.
+// All-reduces of one pair of addends that round stochastically: each is within the bounds, `check` returns
+// what is wrong, and other than the one before, and their average is right.
 template <typename Reduce, typename Check>
 void expect_right_on_average(const Reduce& reduce, const Check& check) {
   const int launches = emulator::kSanitizer ? 20 : 60;

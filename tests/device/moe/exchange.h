@@ -702,8 +702,8 @@ class MoeRanks {
     if (hosts_) hosts_->serve(world, seed, all_blocks);
     return world.run();
   }
-  // Runs `kernel(rank)` on the first `count` ranks, whose waits end by this time: steps `i` of `steps` grids of
-  // each, one behind the other. The test fails if the run does.
+  // Runs `kernel(rank)` on the first `count` ranks, whose waits end by this time: steps `i` of `steps` grids
+  // of each, one behind the other. The test fails if the run does.
   void run_late(uint64_t seed, uint32_t count, uint32_t blocks, uint64_t timeout_ns,
                 const std::function<void(uint32_t rank, size_t step)>& kernel, size_t steps = 1) {
     emulator::World world(seed, kPatient);

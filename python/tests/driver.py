@@ -66,6 +66,13 @@ def use_gpu(gpu):
     call("cuCtxSetCurrent", context)
 
 
+def open_context(gpu):
+    """The symmetric context of a rank with this GPU."""
+    import verbena
+    use_gpu(gpu)
+    return verbena.SymmetricContext.from_environment()
+
+
 def allocate(gpu, length_bytes):
     """Allocates memory that can be shared by a file descriptor. The memory lives as long as the process."""
     mapped_bytes = ctypes.c_size_t(-(-length_bytes // GRAIN_BYTES) * GRAIN_BYTES)

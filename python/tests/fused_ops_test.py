@@ -43,8 +43,7 @@ def _is_close(got, want, ulps=1.0):
 @on_ranks(3)
 def test_all_reduces_in_few_bits(rank):
     from verbena.ops import CODECS, Choice
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as ops:
+    with driver.open_context(rank) as context, _make(context) as ops:
         parts = [_draw(other, 3000) for other in range(ops.size)]
         exact = sum(part.double() for part in parts)
         limits = {"fp8": 0.036, "int8": 0.0095, "int6": 0.034, "int4": 0.12, "mxfp8": 0.038, "fp8_int8": 0.026, "int4_int8": 0.08}
@@ -77,8 +76,7 @@ def test_all_reduces_in_few_bits(rank):
 @on_ranks(2)
 def test_norms_behind_collectives(rank):
     from verbena.ops import Norm, Quantisation
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as ops:
+    with driver.open_context(rank) as context, _make(context) as ops:
         parts = [_draw(other, 7, HIDDEN) for other in range(ops.size)]
         residual, weight = _draw(50, 7, HIDDEN), _draw(51, HIDDEN)
         total = sum(part.float() for part in parts).to(torch.bfloat16)

@@ -29,8 +29,7 @@ class _GpuTensor(stand_ins.Tensor):
 
 @on_ranks(2)
 def test_windows_in_gpu_memory(rank):
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, context.allocate(LENGTH_BYTES) as window:
+    with driver.open_context(rank) as context, context.allocate(LENGTH_BYTES) as window:
         assert window.is_on_gpu
         assert window.__cuda_array_interface__ == {"shape": (LENGTH_BYTES,), "typestr": "|u1",
                                                    "data": (window.address, False), "version": 3}
@@ -192,8 +191,7 @@ def test_the_mesh_example_puts_signals_and_waits(rank):
 
 def _allocate_from_a_pool(rank):
     stand_ins.install_torch_pools()
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, context.create_pool(1 << 20) as pool:
+    with driver.open_context(rank) as context, context.create_pool(1 << 20) as pool:
         first = pool.mem_pool.take(1000, rank)
         second = pool.mem_pool.take(4096, rank)
         assert pool.mem_pool is pool.mem_pool

@@ -82,8 +82,7 @@ def _expect_sums(rank, step):
 @pytest.mark.parametrize("size", [1, 2, 4])
 @on_ranks("size")
 def test_tokens_go_there_and_back(rank, size):
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+    with driver.open_context(rank) as context, _make(context) as exchange:
         assert exchange.ranks == size and verbena.moe.ExpertExchange.workspace_bytes(
             size, experts=EXPERTS, max_tokens=MAX_TOKENS, top_k=TOP_K, hidden=HIDDEN, blocks=2) > 0
         out = None
@@ -129,8 +128,7 @@ def test_tokens_go_there_and_back(rank, size):
 @on_ranks(2)
 def test_wrong_tensors(rank):
     """Each of these would be written or read beyond its end."""
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange, verbena.moe.ExpertExchange(
+    with driver.open_context(rank) as context, _make(context) as exchange, verbena.moe.ExpertExchange(
             context, experts=EXPERTS, max_tokens=2, top_k=TOP_K, hidden=HIDDEN, exact=True, blocks=2) as smaller:
         rows, ids, weights = _draw(rank, 0)
         scales = torch.zeros(len(rows), 2)
@@ -183,8 +181,7 @@ def test_the_most_tokens_of_an_exchange():
 def test_tokens_go_between_hosts(rank):
     size = 4
     os.environ.update(VERBENA_HOSTID=f"host-{rank % 2}", VERBENA_IBVERBS_LIB="softverbs")
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context:
+    with driver.open_context(rank) as context:
         with pytest.raises(verbena.VerbenaError, match="works only if all ranks of the team are on one host"):
             _make(context)
         assert find_hosts(context) == [0, 1, 0, 1]
@@ -207,8 +204,7 @@ def test_tokens_go_between_hosts(rank):
 
 @on_ranks(3)
 def test_a_rank_that_is_no_member(rank):
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context:
+    with driver.open_context(rank) as context:
         pair = context.create_team([0, 1] if rank < 2 else [])
         with _make(context, team=pair, is_member=rank < 2) as exchange:
             rows, ids, weights = _draw(rank, 0)
@@ -227,8 +223,7 @@ def test_a_rank_that_is_no_member(rank):
 @pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
 @on_ranks(2)
 def test_rows_are_cast_on_the_way(rank):
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+    with driver.open_context(rank) as context, _make(context) as exchange:
         rows, ids, weights = _draw(rank, 0)
         rows = (rows + 0.125).contiguous()
         sent = exchange.dispatch(rows, ids, weights, cast="fp8_block")
@@ -249,8 +244,7 @@ def test_rows_are_cast_on_the_way(rank):
 @on_ranks(3)
 def test_a_peer_that_does_not_come_is_named(rank):
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+    with driver.open_context(rank) as context, _make(context) as exchange:
         rows, ids, weights = _draw(rank, 2)
         if rank != 2:
             sent = exchange.dispatch(rows, ids, weights)
@@ -268,8 +262,7 @@ def test_a_peer_that_does_not_come_is_named(rank):
 @on_ranks(3)
 def test_a_peer_is_left_out(rank):
     """Rank 2 makes no calls between two resets."""
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(context) as exchange:
+    with driver.open_context(rank) as context, _make(context) as exchange:
         rows, ids, weights = _draw(rank, 0)
         for living in ([0, 1], [0, 1, 2]):
             if rank in living:

@@ -105,8 +105,7 @@ def test_rows_go_there_and_back(rank, size, hosts):
 @on_ranks(3)
 def test_hosts_with_other_numbers_of_ranks(rank):
     place_on_host(rank, 3, 2)
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context:
+    with driver.open_context(rank) as context:
         with pytest.raises(verbena.VerbenaError, match="with the same number of ranks on each host"):
             mori.EpDispatchCombineOp(_config(rank, 3), context)
 

@@ -35,8 +35,7 @@ def _synchronize():
 @pytest.mark.parametrize("count", [2, 3])
 @on_ranks("count")
 def test_reductions(rank, count):
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         size = ops.size
         assert (ops.rank, size) == (rank, context.size)
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32):
@@ -74,8 +73,7 @@ def test_reductions(rank, count):
 @on_ranks("count")
 def test_exchanges(rank, count):
     from verbena.ops import Algorithm, Choice
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         size = ops.size
         parts = [_draw(other, (4, 2, 6), torch.bfloat16) for other in range(size)]
         gathered = [ops.all_gather(parts[rank], dim) for dim in (0, 1, -1)]
@@ -161,8 +159,7 @@ def test_the_lines_of_the_readme(rank):
 
 def _choose_the_direct_way(rank, tuning):
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, context.allocate(1 << 12) as window, \
+    with driver.open_context(rank) as context, context.allocate(1 << 12) as window, \
             _make(rank, context, tuning_file=str(tuning), has_windows=True) as ops:
         inside = torch.frombuffer((ctypes.c_float * 1024).from_address(window.address), dtype=torch.float32)
         for x in (inside[:100], torch.empty(100), inside[101:201], inside[:100]):
@@ -193,8 +190,7 @@ def test_the_direct_way_is_chosen_in_windows(tmp_path):
 @on_ranks(3)
 def test_a_peer_that_does_not_come_is_named(rank):
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "400"
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         x = torch.full((100,), float(rank + 1))
         if rank != 2:
             ops.all_reduce(x)
@@ -216,8 +212,7 @@ def test_a_peer_that_does_not_come_is_named(rank):
 @on_ranks(2)
 def test_outputs_of_another_type(rank):
     """Each of these would be written beyond its end."""
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         x, half = torch.zeros(4, 6), torch.bfloat16
         counts = torch.ones(ops.size, dtype=torch.int64)
         for call in (lambda: ops.all_reduce(x, out=x.to(half)), lambda: ops.all_gather(x, 0, out=torch.zeros(4 * ops.size, 6, dtype=half)),
@@ -238,8 +233,7 @@ def test_outputs_of_another_type(rank):
 @on_ranks(2)
 def test_replays_with_other_counts(rank):
     """Counts change between replays. Tensors have any alignment, and their addresses are used again."""
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         size = ops.size
         x, y = torch.zeros(2, 33), torch.zeros(2, 33)
         counts, rows, out = torch.zeros(size, dtype=torch.int64), torch.zeros(8, 3), torch.zeros(8 * size, 3)
@@ -294,8 +288,7 @@ def test_one_shot_and_two_shots_after_each_other(rank):
 def test_another_algorithm_than_the_chosen_one(rank):
     """Large tensors are sent in chunks, by more blocks than packets may use, unless the caller asks for packets."""
     from verbena.ops import Algorithm, Choice
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         x = torch.full((3 << 20,), rank, dtype=torch.uint8)
         got = ops.all_gather(x, 0, choice=Choice(Algorithm.ONE_SHOT))
         _synchronize()
@@ -460,8 +453,7 @@ def test_a_setting_encodes_bfloat16_between_hosts(rank):
 def test_tensors_of_a_group_live_until_its_launch(rank):
     """The calls of a group create temporary tensors of the same size. The memory of the emulated GPU is host memory, whose allocator knows
     no streams. Therefore the stream ends before the end of the group returns. On a GPU, the allocator keeps the order of the stream."""
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         end_group = ops._ops.ops_group_end
 
         def end_and_wait(*arguments):
@@ -493,8 +485,7 @@ class _Mistake(Exception):
 @on_ranks(2)
 def test_a_group_whose_block_raises_is_not_launched(rank):
     os.environ["VERBENA_SYMM_TIMEOUT_MS"] = "2000"
-    driver.use_gpu(rank)
-    with verbena.SymmetricContext.from_environment() as context, _make(rank, context) as ops:
+    with driver.open_context(rank) as context, _make(rank, context) as ops:
         x, out = torch.full((100,), float(rank + 1)), torch.zeros(100)
         # On all ranks: nothing was launched, and nobody waits.
         for wrong in (lambda: (_ for _ in ()).throw(_Mistake("of the user")), lambda: ops.all_reduce(x.long()),

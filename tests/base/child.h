@@ -6,7 +6,7 @@
 
 namespace verbena::base {
 
-// How the forked process ends that does `body`: with the status that this returns, or 128 + a signal's number.
+// How the forked process ends that does `body`: with the status that `body` returns, or 128 + a signal.
 template <typename Body>
 int run_child(const Body& body) {
   const pid_t child = fork();

@@ -81,7 +81,7 @@ struct Pair {
 
   Node left_node, right_node;
   Buffer headers{left_node, 64 * kHeaderBytes}, data{left_node, kPageBytes + 256};
-  Buffer lines{right_node, kReceives*kLineBytes}, pages{right_node, kReceives*kPageBytes};
+  Buffer lines{right_node, kReceives* kLineBytes}, pages{right_node, kReceives* kPageBytes};
   DatagramEnd left{left_node}, right{right_node};
   std::vector<ibv_ah*> handles;
   int wrong_bytes = 0;

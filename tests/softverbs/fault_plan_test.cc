@@ -109,7 +109,7 @@ TEST(FaultPlanTest, MalformedPlansAreRefusedWithLineAndCause) {
   expect_refused("log loudly", "line 1: 'log': log takes no value");
   std::string many;
   for (int i = 0; i < 257; ++i) many += "drop nth=1\n";
-  expect_refused(many, "line 257: 'drop': more than 256 faults");
+  expect_refused(many, "line 257: 'drop': the plan has more than 256 faults");
 }
 
 TEST(FaultPlanTest, PlansInFiles) {

@@ -124,7 +124,7 @@ TEST(OpsModel, ExplainsItsChoice) {
   const std::string told = explain_ways(list_measured(), question, "", "");
   EXPECT_THAT(told, HasSubstr("all_reduce of 262144 bytes by 4 ranks on H200"));
   EXPECT_THAT(told, HasSubstr("two-shot         18 blocks of 256 threads       5.00 us"));
-  EXPECT_THAT(told, HasSubstr("chosen: two-shot, the fastest in the measurements, by 20 % before one-shot"));
+  EXPECT_THAT(told, HasSubstr("chosen: two-shot, the fastest in the measurements, 20 % faster than one-shot"));
   EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot"),
               HasSubstr("chosen: one-shot, by VERBENA_OPS_ALGORITHM, regardless"));
   auto measured = list_measured();
@@ -160,7 +160,7 @@ TEST(OpsModel, ExplainsWhatTravelsBetweenHosts) {
   EXPECT_THAT(
       explain_ways(measured, question, "", ""),
       AllOf(HasSubstr("all_reduce of 1048576 bytes by 4 ranks on 2 hosts with H200:"),
-            HasSubstr("chosen: lossless, the fastest in the measurements, by 50 % before bulk-two-shot")));
+            HasSubstr("chosen: lossless, the fastest in the measurements, 50 % faster than bulk-two-shot")));
   // Other words of the setting have no effect between hosts, and lossless has none within one.
   EXPECT_THAT(explain_ways(measured, question, "", "one-shot"), HasSubstr("chosen: lossless, the fastest"));
   EXPECT_THAT(explain_ways(measured, question, "", "bulk-two-shot"),

@@ -45,7 +45,7 @@ TEST(VerbenaUnpack, NcclsCodeCompilesIntoItsKernel) {
   const std::string compile = COMPILE_NCCL_KERNEL;
   EXPECT_EQ(run_tool(compile + " /nonexistent sm_90 /tmp/never").status, 1);
   expect_run(run_tool("CUDA_HOME=/nonexistent " + compile + " " NCCL_CHECKOUT " sm_90 /tmp/never"), 1,
-             {"no /nonexistent/bin/nvcc"});
+             {"/nonexistent/bin/nvcc was not found"});
   const verbena::tests::ScratchPath image("nccl.cubin");
   expect_run(run_tool("CUDA_HOME=" CUDA_TOOLKIT " " + compile + " " NCCL_CHECKOUT " sm_90 " + image.get()),
              0);

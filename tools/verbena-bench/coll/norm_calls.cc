@@ -70,7 +70,7 @@ NormCall::NormCall(const CollPlan& plan, Gpu& gpu, const RandomPlaces& places, R
     return window + index * part + kMargin + offset * get_element_bytes(shape_.type);
   };
   input_ = place(places.inputs, 0);
-  indices_ = places.inputs + part / 4 * 3 / sizeof(int32_t) * sizeof(int32_t);  // behind the input
+  indices_ = places.inputs + part / 4 * 3 / sizeof(int32_t) * sizeof(int32_t);  // after the input
   residual_in_ = place(places.inputs, 1);
   weight_ = place(places.inputs, 2);
   output_ = place(places.outputs, 0);

@@ -124,7 +124,8 @@ TEST(OpsModel, ExplainsItsChoice) {
   const std::string told = explain_ways(list_measured(), question, "", "");
   EXPECT_THAT(told, HasSubstr("all_reduce of 262144 bytes by 4 ranks on H200"));
   EXPECT_THAT(told, HasSubstr("two-shot         18 blocks of 256 threads       5.00 us"));
-  EXPECT_THAT(told, HasSubstr("chosen: two-shot, the fastest in the measurements, 20 % faster than one-shot"));
+  EXPECT_THAT(told,
+              HasSubstr("chosen: two-shot, the fastest in the measurements, 20 % faster than one-shot"));
   EXPECT_THAT(explain_ways(list_measured(), question, "", "one-shot"),
               HasSubstr("chosen: one-shot, by VERBENA_OPS_ALGORITHM, regardless"));
   auto measured = list_measured();

@@ -136,8 +136,8 @@ class FusedCalls(OpsPart):
         """Adds the rows that this rank's experts have computed for each token, sums the result across all ranks, and normalises the rows
         of the sum, as all_reduce_rms_norm() does. One kernel does all of this where one kernel does all_reduce_rms_norm().
 
-        Token t's row is shared[t] + sum over k of weights[t][k] * expert_rows[indices[t][k]]. The terms are added as float32 in the order
-        of k, after the shared row; the row is rounded once.
+        Token t's row is `shared[t]` plus the sum over k of `weights[t][k] * expert_rows[indices[t][k]]`. The terms are added as float32 in
+        the order of k, after the shared row; the row is rounded once.
 
         Args:
             expert_rows: [any number of rows, hidden]; each row is contiguous.

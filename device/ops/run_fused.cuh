@@ -135,22 +135,24 @@ VERBENA_DEVICE void run_norm(const NormLaunch& launch) {
   wait_for_earlier_grids();
 }
 
+// Returns the input of a fused all-reduce and norm.
 template <typename T>
-VERBENA_DEVICE MoeFinalize<T> read_finalize(const Finalize& finalize) {
-  return {static_cast<const T*>(finalize.rows),
-          finalize.row_stride,
-          finalize.indices,
-          finalize.weights,
-          finalize.top_k,
-          static_cast<const T*>(finalize.shared),
-          finalize.shared_stride};
+VERBENA_DEVICE StoredRows<T> read_input(const NormLaunch& launch) {
+  return {reinterpret_cast<const T*>(launch.call.input), launch.norm.hidden};
+}
+template <typename T>
+VERBENA_DEVICE FinalizedRows<T> read_input(const FinalizeLaunch& launch) {
+  const Finalize& finalize = launch.finalize;
+  return FinalizedRows<T>({static_cast<const T*>(finalize.rows), finalize.row_stride, finalize.indices,
+                           finalize.weights, finalize.top_k, static_cast<const T*>(finalize.shared),
+                           finalize.shared_stride});
 }
 
 // Runs the finalize step of local experts.
 template <typename T>
 VERBENA_DEVICE void run_finalize(const FinalizeLaunch& launch) {
   start_of(launch)();
-  finalize_rows(read_finalize<T>(launch.finalize), reinterpret_cast<T*>(launch.call.output), launch.norm.rows,
+  finalize_rows(read_input<T>(launch), reinterpret_cast<T*>(launch.call.output), launch.norm.rows,
                 launch.norm.hidden, block_index(), blocks_per_grid());
   wait_for_earlier_grids();
 }
@@ -163,19 +165,10 @@ VERBENA_DEVICE void run_all_reduce_norm(const LaunchOf& launch) {
   run_grid(
       launch,
       [&] {
-        const Call& call = launch.call;
         OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
         const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
-        const auto run = [&](const auto& input) {
-          return all_reduce_norm<kRanks, kKept>(calls, input, reinterpret_cast<T*>(call.output), norm);
-        };
-        SymmStatus status;
-        if constexpr (std::is_same_v<LaunchOf, FinalizeLaunch>) {
-          const MoeFinalize<T> finalize = read_finalize<T>(launch.finalize);
-          status = run(FinalizedRows<T>(finalize));
-        } else {
-          status = run(StoredRows<T>(reinterpret_cast<const T*>(call.input), norm.hidden));
-        }
+        const SymmStatus status = all_reduce_norm<kRanks, kKept>(
+            calls, read_input<T>(launch), reinterpret_cast<T*>(launch.call.output), norm);
         const SymmStatus end = calls.finish();
         return status == SymmStatus::kDone ? end : status;
       },

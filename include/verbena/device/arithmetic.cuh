@@ -43,6 +43,15 @@ VERBENA_DEVICE float multiply_add(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 #endif
 }
+// Adds weight * addend to the sum, element by element. Each element is rounded once, to float.
+template <typename T, uint32_t kBytes>
+VERBENA_DEVICE void add_product(PackedSum<T, kBytes>& sum, float weight, const Packed<T, kBytes>& addend) {
+  PackedSum<T, kBytes> wide;
+  wide.begin(addend);
+  VERBENA_UNROLL
+  for (uint32_t i = 0; i < PackedSum<T, kBytes>::kCount; ++i)
+    sum.sums[i] = multiply_add(weight, wide.sums[i], sum.sums[i]);
+}
 VERBENA_DEVICE float divide(float a, float b) {
 #if VERBENA_PTX
   VERBENA_TWO("div.rn.f32", a, b);

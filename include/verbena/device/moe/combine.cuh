@@ -145,11 +145,7 @@ class MoeCombineKernel {
         float, shuffle(kFullWarp, __builtin_bit_cast(uint32_t, value), static_cast<int>(of_lane)));
   }
   VERBENA_DEVICE static void add_product(Sum& sum, float weight, const Data& data) {
-    Sum addend;
-    addend.begin(__builtin_bit_cast(Elements, data));
-    VERBENA_UNROLL
-    for (uint32_t i = 0; i < Sum::kCount; ++i)
-      sum.sums[i] = detail::multiply_add(weight, addend.sums[i], sum.sums[i]);
+    detail::add_product(sum, weight, __builtin_bit_cast(Elements, data));
   }
   VERBENA_DEVICE Data load_row(uint64_t row, uint32_t index) const {
     return load_moe<Data>(static_cast<const char*>(call_.rows) + row * call_.row_bytes, index);

@@ -5,7 +5,7 @@
 //
 // finalize_rows() writes x to memory. all_reduce_norm() of all_reduce_norm.cuh sends x from registers. The
 // terms are added as floats: first the shared row, then the rows of k = 0, 1, and so on, each by one
-// multiply_add(). x is rounded once. So the results have the same bits in every kernel.
+// add_product(). x is rounded once. So the results have the same bits in every kernel.
 #ifndef VERBENA_DEVICE_MOE_FINALIZE_CUH
 #define VERBENA_DEVICE_MOE_FINALIZE_CUH
 
@@ -69,12 +69,7 @@ class FinalizedRows {
                        : load_vector(tensors_.rows + static_cast<uint64_t>(indices[i]) * tensors_.row_stride);
       VERBENA_UNROLL
       for (uint32_t i = 0; i < kAtOnce; ++i) {
-        if (indices[i] < 0) continue;
-        PackedSum<T> term;
-        term.begin(terms[i]);
-        VERBENA_UNROLL
-        for (uint32_t e = 0; e < PackedSum<T>::kCount; ++e)
-          sum.sums[e] = detail::multiply_add(weights[i], term.sums[e], sum.sums[e]);
+        if (indices[i] >= 0) detail::add_product(sum, weights[i], terms[i]);
       }
     }
     return sum.round();
@@ -87,7 +82,7 @@ class FinalizedRows {
     return device::load<Order::kWeak, Scope::kThreads>(from);
   }
 
-  const MoeFinalize<T>& tensors_;
+  MoeFinalize<T> tensors_;
   uint64_t row_ = 0;
   uint32_t is_aligned_;
 };
@@ -95,13 +90,12 @@ class FinalizedRows {
 // Writes rows first, first + step, and so on (below `rows`) of x. All threads of a block make the call.
 // @param x  contiguous rows of `hidden` elements; must not overlap the tensors of the finalize step
 template <typename T>
-VERBENA_DEVICE void finalize_rows(const MoeFinalize<T>& tensors, T* x, uint64_t rows, uint64_t hidden,
+VERBENA_DEVICE void finalize_rows(FinalizedRows<T> source, T* x, uint64_t rows, uint64_t hidden,
                                   uint64_t first, uint64_t step) {
   RmsNorm<T> shape{};
   shape.rows = rows;
   shape.hidden = hidden;
   const detail::RowNorm<T, 1> norm(shape);
-  FinalizedRows<T> source(tensors);
   source.begin(first, hidden);
   const bool is_aligned = detail::is_vector(x, hidden);
   for (uint64_t row = first; row < rows; row += step, source.advance(step, 0)) {

@@ -78,7 +78,9 @@ Result<Buffer> Buffer::allocate(Place place, size_t length_bytes) {
   if (buffer.gpu_ == kNoGpu) {
     const Result<void*> memory = map_plain(buffer.length_bytes_);
     if (!memory) return memory.error();
-    for (auto* address : {&buffer.allocation_, &buffer.host_, &buffer.device_}) *address = *memory;
+    buffer.allocation_ = *memory;
+    buffer.host_ = *memory;
+    buffer.device_ = *memory;
     return buffer;
   }
   const CudaApi& cuda = *find_cuda();

@@ -41,10 +41,8 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
          "_int4, _mxfp8, _fp8_int8, _int4_int8. All-reduces with RMSNorm: all_reduce_norm; "
          "all_reduce_norm_fp8 (quantised rows, one scale per row); all_reduce_norm_fp8_tensor (quantised "
          "rows, one scale per tensor); moe_finalize_all_reduce_norm (the input is computed from the outputs "
-         "of "
-         "8 experts per token and of a shared expert). For all-reduces, --sizes is the size of the tensor; "
-         "for all other "
-         "operations, the size of one rank's message")
+         "of 8 experts per token and of a shared expert). For all-reduces, --sizes is the size of the "
+         "tensor; for all other operations, the size of one rank's message")
       ->delimiter(',')
       // All names in one word are more than a line of the manual page holds; the text has them.
       ->type_name("NAME")

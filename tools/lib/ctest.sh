@@ -26,8 +26,8 @@ ctest_preset() {
     --no-tests=error "$@"
 }
 
-# part_of NAME: K/N, the part that runs on this day: of a preset's test programs, of vm's cases, of tidy's pieces; nothing: all of them.
-# All of them take hours. The output of the stage names what waits for another day.
+# part_of NAME: prints K/N, the part that runs on this day of a preset's test programs, of vm's cases or of tidy's pieces. Prints
+# nothing if all of them run, which takes hours for the sanitizers and Arm.
 part_of() {
   [ -z "$long" ] || return 0
   case $1 in

@@ -137,6 +137,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   sharded_by_chunks_ = find(fused_, "sharded_norm_chunks");
   across_hosts_ = find(module_, "across_hosts");
   across_hosts_all_reduce_ = find(module_, "across_hosts_all_reduce");
+  across_hosts_exchange_ = find(module_, "across_hosts_exchange");
   across_hosts_lossless_ = find(module_, "across_hosts_lossless");
   note_ = find(module_, "note");
   compare_ = find(module_, "compare");
@@ -264,11 +265,12 @@ CUfunction KernelSet::find_known(Family family, const Grid& grid, const CallLaun
 void KernelSet::launch_across_hosts(const Grid& grid, const GroupLaunch& launch, CUstream stream) {
   const Call& first = launch.calls[0];
   if (first.algorithm == Algorithm::kLossless) return enqueue(across_hosts_lossless_, grid, launch, stream);
-  if (launch.count_calls == 1 && first.kind == Kind::kAllReduce && sums_floats(first)) {
+  if (launch.count_calls == 1 && sums_floats(first)) {
     CallLaunch one{};
     static_cast<Launch&>(one) = launch;
     one.call = first;
-    return enqueue(across_hosts_all_reduce_, grid, one, stream);
+    return enqueue(first.kind == Kind::kAllReduce ? across_hosts_all_reduce_ : across_hosts_exchange_, grid,
+                   one, stream);
   }
   enqueue(across_hosts_, grid, launch, stream);
 }

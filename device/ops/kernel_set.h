@@ -118,7 +118,8 @@ class KernelSet {
     std::array<std::array<CUfunction, 2>, 3> combine{};
   };
   std::array<MoeKernels, kMoeFamilies> moe_kernels_;  // the index is the MoeFamily
-  CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr, across_hosts_lossless_ = nullptr;
+  CUfunction across_hosts_ = nullptr, across_hosts_all_reduce_ = nullptr, across_hosts_exchange_ = nullptr,
+             across_hosts_lossless_ = nullptr;
   CUfunction note_ = nullptr, compare_ = nullptr, pause_ = nullptr;
   bool is_hopper_ = false;  // Hopper or newer: has programmatic dependent launch and clusters
 };

@@ -33,6 +33,7 @@ VERBENA_OPS_KNOWN(chunks_exchange_of_2, kExchanges, ByChunks<2>)
 VERBENA_OPS_KNOWN(chunks_exchange_of_4, kExchanges, ByChunks<4>)
 VERBENA_OPS_KERNEL(chunks, GroupLaunch, (run_calls<ByChunks<0>>))
 VERBENA_OPS_KNOWN(across_hosts_all_reduce, kAllReduces, AcrossHostsByChunks)
+VERBENA_OPS_KNOWN(across_hosts_exchange, kExchanges, AcrossHostsByChunks)
 VERBENA_OPS_KERNEL(across_hosts, GroupLaunch, (run_calls<AcrossHostsByChunks>))
 VERBENA_OPS_KERNEL(across_hosts_lossless, GroupLaunch, (run_calls<AcrossHostsLossless>))
 

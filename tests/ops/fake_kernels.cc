@@ -138,6 +138,8 @@ const Kernels& list_kernels() {
         {"verbena_ops_across_hosts_lossless", make<GroupLaunch, &ops::run_calls<ops::AcrossHostsLossless>>()},
         {"verbena_ops_across_hosts_all_reduce",
          make_call<ops::AcrossHostsByChunks, ops::Content::kAllReduces, device::ReduceFloats>()},
+        {"verbena_ops_across_hosts_exchange",
+         make_call<ops::AcrossHostsByChunks, ops::Content::kExchanges, device::ReduceFloats>()},
         {"verbena_ops_note", make<ops::CompareLaunch, &ops::run_note>()},
         {"verbena_ops_compare", make<ops::CompareLaunch, &ops::run_compare>()},
         {"verbena_ops_norm", make<NormLaunch, &ops::run_norm>()},

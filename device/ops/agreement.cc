@@ -59,9 +59,9 @@ Agreement agree(verbena_context* context, const Proposal& mine, const std::excep
     agreement.blocks = std::min(agreement.blocks, one.blocks);
     if (one.team == 0) continue;
     (one.is_across_hosts != 0 ? agreement.any_across : agreement.any_inside) = true;
-    if (one.team != mine.team) continue;
     // FAULT(own_gpu_has_clusters)
     agreement.has_clusters = agreement.has_clusters && one.has_clusters != 0;
+    if (one.team != mine.team) continue;
     agreement.have_same_gpu =
         agreement.have_same_gpu && std::strncmp(one.gpu, mine.gpu, sizeof(mine.gpu)) == 0;
   }

@@ -34,7 +34,7 @@ struct Proposal {
 
 struct Agreement {
   uint32_t blocks = 0;
-  bool has_clusters = false;  // all GPUs of the team support clusters
+  bool has_clusters = false;  // all GPUs of all teams support clusters
   // All ranks of the team have the same GPU, so the measurements of that GPU apply.
   bool have_same_gpu = false;
   bool any_inside = false, any_across = false;  // some team is on one host; some team spans hosts

@@ -28,6 +28,29 @@ constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
   return slot_bytes / (kVectorBytes + kNoteBytes) * kVectorBytes;
 }
 
+// Returns the maximum number of blocks of a kernel that sends chunks, if kernels that send packets have at
+// most `blocks` blocks. The maximum is twice `blocks`, because then two blocks share a multiprocessor, and
+// one block can send while the other block waits.
+constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
+  return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
+}
+// Returns the maximum number of blocks of kernels for teams across hosts. NICs send long parts of a tensor
+// faster than short parts, so there are few parts. Clusters of blocks share a part. Without clusters, each
+// block has its own part, so there are fewer blocks.
+constexpr uint32_t count_host_blocks(uint32_t blocks, bool has_clusters) {
+  const uint32_t most = has_clusters ? 32 : 16;
+  return blocks < most ? blocks : most;
+}
+// Arranges a grid with at most `blocks` blocks of a kernel for a team across hosts in as few clusters as
+// possible. The number of blocks may become smaller, because all clusters have the same size.
+constexpr Grid arrange_in_clusters(const Grid& grid, bool has_clusters) {
+  constexpr uint32_t kMaxClusterBlocks = 8;  // more are not portable
+  if (!has_clusters) return {grid.blocks, grid.threads};
+  const uint32_t clusters = (grid.blocks + kMaxClusterBlocks - 1) / kMaxClusterBlocks;
+  const uint32_t cluster = grid.blocks / clusters;
+  return {clusters * cluster, grid.threads, cluster};
+}
+
 struct Choice {
   Algorithm algorithm = Algorithm::kAuto;
   Grid grid{0, 0};
@@ -98,6 +121,8 @@ class Chooser {
   // ranks.
   Grid spread_norm(uint64_t rows, bool meets_ranks) const;
   uint32_t max_blocks(Family family) const;
+  // Returns the grid with which a kernel for a team across hosts is launched.
+  Grid arrange(const Grid& grid) const { return arrange_in_clusters(grid, platform_.has_clusters); }
   bool is_forced() const { return platform_.forced != Algorithm::kAuto; }
 
  private:
@@ -116,17 +141,5 @@ class Chooser {
   tuner::OpsTable in_windows_;
   std::array<tuner::OpsTable, kCountCodecs> coded_;
 };
-
-// Returns the maximum number of blocks of a kernel that sends chunks, if kernels that send packets have at
-// most `blocks` blocks. The maximum is twice `blocks`, because then two blocks share a multiprocessor, and
-// one block can send while the other block waits.
-constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
-  return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
-}
-// Returns the maximum number of blocks of kernels for teams across hosts. The maximum is small because each
-// block makes NIC requests for its own part of the data, and NICs send long parts faster.
-constexpr uint32_t count_host_blocks(uint32_t blocks) {
-  return blocks < 16 ? blocks : 16;
-}
 
 }  // namespace verbena::ops

@@ -109,7 +109,8 @@ Communicator::Communicator(verbena_context* context, const verbena_team* team,
   const Agreement agreement = agree(context_, mine, failure);
   options_.blocks = agreement.blocks;
   if (agreement.any_inside) make_workspaces(is_across ? nullptr : team);
-  if (agreement.any_across) make_workspaces_across(is_across ? team : nullptr, host.handle());
+  if (agreement.any_across)
+    make_workspaces_across(is_across ? team : nullptr, host.handle(), agreement.has_clusters);
   if (local_) make_chooser(agreement);
   is_alive_.emplace();
 }
@@ -169,11 +170,17 @@ void Communicator::make_workspaces(const verbena_team* team) {
   workspace_of(Family::kChunks) = make_workspace(context_, team, size(options_.chunk_bytes, kChunkBytes),
                                                  count_chunk_blocks(options_.blocks));
 }
-void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host) {
-  const uint32_t blocks = count_host_blocks(options_.blocks);
-  const size_t bytes = options_.chunk_bytes != 0 ? options_.chunk_bytes : kChunkBytes;
-  across_ = make_workspace(context_, team, bytes, blocks);
-  host_ = make_workspace(context_, host, bytes, blocks);
+// The workspaces are slightly longer than the default size, so that a half of a slot has a power of two bytes
+// besides the flags. A tensor then needs no short chunk after its full chunks.
+void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host,
+                                          bool has_clusters) {
+  const uint32_t blocks = count_host_blocks(options_.blocks, has_clusters);
+  const Grid grid = arrange_in_clusters({blocks, kMaxThreads}, has_clusters);
+  const uint32_t parts = grid.blocks / grid.cluster;
+  const size_t flags = size_t{parts} * kSymmTurns * kMaxRanks * kSymmSlotUnit;
+  const size_t bytes = options_.chunk_bytes != 0 ? options_.chunk_bytes : kChunkBytes + flags;
+  across_ = make_workspace(context_, team, bytes, parts);
+  host_ = make_workspace(context_, host, bytes, parts);
 }
 
 // Hosts are sorted by their first ranks. The ranks of a host are in team order, and the counterpart on
@@ -418,7 +425,7 @@ void Communicator::put(std::span<const Pending> calls, CUstream stream) {
     grid.blocks = std::max(grid.blocks, calls[i].choice.grid.blocks);
     grid.threads = std::max(grid.threads, calls[i].choice.grid.threads);
   }
-  if (hosts_) return local_->kernels->launch_across_hosts(grid, launch, stream);
+  if (hosts_) return local_->kernels->launch_across_hosts(chooser_->arrange(grid), launch, stream);
   const Content content = !has_exchanges     ? Content::kAllReduces
                           : !has_all_reduces ? Content::kExchanges
                                              : Content::kAnything;
@@ -430,7 +437,8 @@ void Communicator::launch_coded(const Pending& one, CUstream stream) {
   begin_launch(one.choice, launch);
   launch.call = one.call;
   launch.call.algorithm = one.choice.algorithm;
-  local_->kernels->launch_coded(one.choice.grid, launch, stream);
+  local_->kernels->launch_coded(hosts_ ? chooser_->arrange(one.choice.grid) : one.choice.grid, launch,
+                                stream);
 }
 
 std::optional<Communicator::WindowPlace> Communicator::find_place(const void* tensor,

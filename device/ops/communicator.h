@@ -142,7 +142,7 @@ class Communicator {
   // make_workspaces() and make_workspaces_across() create the workspaces. Collective: all ranks create the
   // same workspaces in the same order. Ranks that are not members pass null.
   void make_workspaces(const verbena_team* team);
-  void make_workspaces_across(const verbena_team* team, const verbena_team* host);
+  void make_workspaces_across(const verbena_team* team, const verbena_team* host, bool has_clusters);
   void load_settings(Proposal& mine);
   SymmetricWorkspace& workspace_of(Family family) { return workspaces_[static_cast<uint32_t>(family)]; }
   std::vector<const SymmetricWorkspace*> list_workspaces() const;

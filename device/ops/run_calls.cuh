@@ -16,10 +16,22 @@ VERBENA_DEVICE GridStart start_of(const Launch& launch) {
   return {launch.programmatic_launch, launch.pause_before_ns, launch.pause_after_ns};
 }
 
+// The threads that carry out the same part of each call.
+struct OfBlock {
+  using Group = BlockGroup;
+  VERBENA_DEVICE static uint32_t part() { return block_index(); }
+  VERBENA_DEVICE static uint32_t count_parts() { return blocks_per_grid(); }
+};
+struct OfCluster {
+  using Group = ClusterGroup;
+  VERBENA_DEVICE static uint32_t part() { return block_index() / blocks_per_cluster(); }
+  VERBENA_DEVICE static uint32_t count_parts() { return blocks_per_grid() / blocks_per_cluster(); }
+};
+
 // ByPackets and ByChunks carry out a block's part of a call, in packets or in chunks. kRanks is the team's
 // size, or 0 if it is not known at compile time.
 template <int kRanks>
-struct ByPackets {
+struct ByPackets : OfBlock {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     if (call.algorithm == Algorithm::kTwoShot) {
@@ -47,7 +59,7 @@ struct ByPackets {
   }
 };
 template <int kRanks>
-struct ByChunks {
+struct ByChunks : OfBlock {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     if (call.algorithm == Algorithm::kDirect) {
@@ -92,20 +104,20 @@ struct ByChunks {
 };
 
 // The collectives of a team across hosts. Data for all ranks is sent only once to each host. Data for a
-// single rank is sent directly to that rank.
+// single rank is sent directly to that rank. The blocks of a cluster share a part, so that NICs carry a few
+// long messages although many blocks copy and add.
 template <Wire kWire>
-struct AcrossHostsWay {
+struct AcrossHostsWay : OfCluster {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     start_of(launch)();
-    AcrossHosts<Reduce> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
-                              blocks_per_grid(), launch.chunk_bytes);
+    auto calls = make_calls<Reduce>(launch);
     if constexpr (kWire == Wire::kLossless) {
-      (void)calls.all_reduce_lossless(call.input, call.output, call.length_bytes, reduce);
+      (void)calls.all_reduce_lossless(call.input, call.output, call.length_bytes, reduce, Group{});
     } else {
-      (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce);
+      (void)calls.all_reduce(call.input, call.output, call.length_bytes, reduce, Group{});
     }
-    return calls.finish();
+    return calls.finish(Group{});
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange(const Launch& launch, const Call& call, const Plan& plan,
@@ -114,24 +126,29 @@ struct AcrossHostsWay {
     const bool is_one_for_all =
         call.lengths == Lengths::kEqual ? call.source.member_bytes == 0 : call.lengths != Lengths::kByPair;
     if (is_one_for_all) {
-      AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
-                          blocks_per_grid(), launch.chunk_bytes);
-      (void)calls.template gather<kWire>(plan, max_bytes,
-                                         call.lengths == Lengths::kFromRoot ? call.root : -1);
-      return calls.finish();
+      auto calls = make_calls<ReduceAny>(launch);
+      (void)calls.template gather<kWire>(plan, max_bytes, call.lengths == Lengths::kFromRoot ? call.root : -1,
+                                         Group{});
+      return calls.finish(Group{});
     }
-    Bulk<SymmContext, true> calls(launch.workspace, block_index(), blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.template exchange<kWire>(plan, max_bytes);
-    return calls.finish();
+    Bulk<SymmContext, true> calls(launch.workspace, part(), count_parts(), launch.chunk_bytes);
+    (void)calls.template exchange<kWire>(plan, max_bytes, Group{});
+    return calls.finish(Group{});
   }
   template <typename Plan>
   VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan, uint64_t max_bytes,
                                                    const ReduceAny& reduce) {
     start_of(launch)();
-    AcrossHosts<> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, block_index(),
-                        blocks_per_grid(), launch.chunk_bytes);
-    (void)calls.template reduce_scatter<kWire>(plan, max_bytes, reduce);
-    return calls.finish();
+    auto calls = make_calls<ReduceAny>(launch);
+    (void)calls.template reduce_scatter<kWire>(plan, max_bytes, reduce, Group{});
+    return calls.finish(Group{});
+  }
+
+ private:
+  template <typename Reduce>
+  VERBENA_DEVICE static AcrossHosts<Reduce> make_calls(const Launch& launch) {
+    return AcrossHosts<Reduce>(launch.workspace, *launch.host, {launch.hosts, launch.members}, part(),
+                               count_parts(), launch.chunk_bytes);
   }
 };
 using AcrossHostsByChunks = AcrossHostsWay<Wire::kPlain>;
@@ -214,6 +231,7 @@ VERBENA_DEVICE void fill_entry(const Call& call, int32_t me, int32_t member, Exc
 
 // Fills the plan of a call. All threads of a block must call it. Returns false if the counts in memory are
 // invalid.
+template <typename Way>
 VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePlan& plan) {
   const SymmContext& context = launch.workspace.context;
   const auto member = static_cast<int32_t>(thread_index());
@@ -226,8 +244,8 @@ VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePl
     } else {
       fill_entry(call, context.team_rank, member, entry);
     }
-    entry.send = find_part(entry.send.length_bytes, block_index(), blocks_per_grid());
-    entry.receive = find_part(entry.receive.length_bytes, block_index(), blocks_per_grid());
+    entry.send = find_part(entry.send.length_bytes, Way::part(), Way::count_parts());
+    entry.receive = find_part(entry.receive.length_bytes, Way::part(), Way::count_parts());
     plan.entries[member] = entry;
   }
   uint64_t most = call.length_bytes;
@@ -241,7 +259,7 @@ VERBENA_DEVICE bool fill_plan(const Launch& launch, const Call& call, ExchangePl
   }
   if (member == 0)
     plan.max_bytes =
-        call.lengths == Lengths::kByPair ? kUnknownLength : find_part_bytes(most, blocks_per_grid());
+        call.lengths == Lengths::kByPair ? kUnknownLength : find_part_bytes(most, Way::count_parts());
   return !sync_block_any(!is_right);
 }
 
@@ -259,7 +277,7 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
     // plan is needed. This separate code saves a microsecond.
     if (call.lengths < Lengths::kByReceiver) {
       const int32_t me = launch.workspace.context.team_rank;
-      const Part part = find_part(call.length_bytes, block_index(), blocks_per_grid());
+      const Part part = find_part(call.length_bytes, Way::part(), Way::count_parts());
       const auto plan = [&](int32_t member) {
         ExchangeEntry entry;
         fill_entry(call, me, member, entry);
@@ -267,11 +285,11 @@ VERBENA_DEVICE SymmStatus run_call(const Launch& launch, const Call& call, const
         entry.receive = entry.receive.length_bytes == 0 ? Part{0, 0} : part;
         return entry;
       };
-      return run(plan, find_part_bytes(call.length_bytes, blocks_per_grid()));
+      return run(plan, find_part_bytes(call.length_bytes, Way::count_parts()));
     }
     start_of(launch)();
     ExchangePlan& plan = *find_plan();
-    if (!fill_plan(launch, call, plan)) return SymmStatus::kInvalid;
+    if (!fill_plan<Way>(launch, call, plan)) return SymmStatus::kInvalid;
     return run(plan, plan.max_bytes);
   }
   return SymmStatus::kInvalid;
@@ -423,11 +441,11 @@ VERBENA_DEVICE void run_calls(const GroupLaunch& launch) {
       [&] {
         SymmStatus status = SymmStatus::kDone;
         for (; done < launch.count_calls; ++done) {
-          // Has the same effect as the end of a kernel: all reads and writes of the block happen before the
-          // block's next call.
+          // Has the same effect as the end of a kernel: all reads and writes of the group happen before the
+          // group's next call.
           if (done > 0) {
             fence<Order::kAcquireRelease, Scope::kSystem>();
-            sync_block();
+            typename Way::Group().sync();
           }
           const Call& call = launch.calls[done];
           Reduce reduce;

@@ -42,15 +42,15 @@ struct ByCodedOneShot {
   }
 };
 template <typename Codec, typename Rounding>
-struct ByCodedHostSums {
+struct ByCodedHostSums : OfCluster {
   template <typename Reduce>
   VERBENA_DEVICE static SymmStatus all_reduce(const Launch& launch, const Call& call, const Reduce& reduce) {
     start_of(launch)();
-    AcrossHosts<ReduceFloats> calls(launch.workspace, *launch.host, {launch.hosts, launch.members},
-                                    block_index(), blocks_per_grid(), launch.chunk_bytes);
+    AcrossHosts<ReduceFloats> calls(launch.workspace, *launch.host, {launch.hosts, launch.members}, part(),
+                                    count_parts(), launch.chunk_bytes);
     (void)calls.all_reduce_quantised<Codec>(call.input, call.output, call.length_bytes, {reduce.type},
-                                            choose_rounding<Rounding>(call.seed));
-    return calls.finish();
+                                            choose_rounding<Rounding>(call.seed), Group{});
+    return calls.finish(Group{});
   }
 };
 

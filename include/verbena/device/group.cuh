@@ -1,6 +1,6 @@
-// Groups of threads that call a function together: ThreadGroup, WarpGroup, WarpsGroup, BlockGroup, and
-// GridGroup (barrier.cuh). All groups have the same member functions, so that functions such as waits and
-// copies work with every group:
+// Groups of threads that call a function together: ThreadGroup, WarpGroup, WarpsGroup, BlockGroup,
+// ClusterGroup, and GridGroup (barrier.cuh). All groups have the same member functions, so that functions
+// such as waits and copies work with every group:
 //   rank()                   returns the calling thread's index, 0 to size() - 1
 //   size()                   returns the number of threads
 //   sync()                   waits for all threads of the group; then each sees the writes of all others
@@ -96,6 +96,62 @@ struct KeptGroup : Group {
 
  private:
   uint32_t rank_, size_;
+};
+
+namespace detail {
+
+// Returns this block's two words of shared memory through which the blocks of a cluster pass values.
+VERBENA_DEVICE uint64_t* find_cluster_words() {
+#if VERBENA_EMULATED
+  static const char key = 0;
+  return static_cast<uint64_t*>(emulation::shared_memory(&key, 2 * sizeof(uint64_t), alignof(uint64_t)));
+#else
+  VERBENA_SHARED uint64_t words[2];
+  return words;
+#endif
+}
+
+}  // namespace detail
+
+// All threads of the caller's cluster of blocks, which have whole warps and the same number of threads. In a
+// kernel that is launched without clusters, the cluster is the block.
+struct ClusterGroup {
+  VERBENA_DEVICE uint32_t rank() const { return block_in_cluster() * threads_per_block() + thread_index(); }
+  VERBENA_DEVICE uint32_t size() const { return blocks_per_cluster() * threads_per_block(); }
+  VERBENA_DEVICE void sync() const {
+    if (blocks_per_cluster() == 1) return sync_block();
+    arrive_at_cluster();
+    await_cluster();
+  }
+  VERBENA_DEVICE bool any(bool vote) const {
+    if (blocks_per_cluster() == 1) return sync_block_any(vote);
+    const bool is_any = find_voters(vote) != 0;
+    sync();
+    return is_any;
+  }
+  VERBENA_DEVICE bool elect() const { return rank() == 0; }
+  VERBENA_DEVICE uint64_t share(uint64_t value, bool is_giver) const {
+    if (blocks_per_cluster() == 1) return BlockGroup{}.share(value, is_giver);
+    uint64_t* const word = detail::find_cluster_words() + 1;
+    if (is_giver) store_relaxed<Scope::kCluster>(word, value);
+    const auto giver = static_cast<uint32_t>(__builtin_ctz(find_voters(is_giver)));
+    const uint64_t shared = load_relaxed<Scope::kCluster>(find_in_cluster(word, giver));
+    sync();
+    return shared;
+  }
+
+ private:
+  // Syncs, and returns a bit for each block that has a thread with a true vote. The caller syncs again before
+  // the words of shared memory are written again.
+  VERBENA_DEVICE uint32_t find_voters(bool vote) const {
+    uint64_t* const word = detail::find_cluster_words();
+    const bool is_vote = sync_block_any(vote);
+    if (thread_index() == 0) store_relaxed<Scope::kCluster>(word, uint64_t{is_vote});
+    sync();
+    const bool is_voter =
+        lane() < blocks_per_cluster() && load_relaxed<Scope::kCluster>(find_in_cluster(word, lane())) != 0;
+    return ballot(kFullWarp, is_voter);
+  }
 };
 
 // Consecutive whole warps of a block, with a dedicated hardware barrier.

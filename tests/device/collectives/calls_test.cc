@@ -82,6 +82,7 @@ struct Shape {
   int32_t of_host = 0;  // ranks that reach each other; 0: all
   bool are_mixed = false;
   bool repeats_puts = false;
+  uint32_t cluster = 1;  // blocks
 };
 
 // Ranks with a workspace, which goes on from launch to launch.
@@ -126,11 +127,12 @@ class Ranks {
     got_.clear();
     World world(seed);
     for (size_t rank = 0; rank < ranks; ++rank) {
-      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, [&, rank] {
+      const auto run_rank = [&, rank] {
         if ((seed + rank) % 3 == 0) device::pause(500'000);
         ops::run_calls<Way>(launches[rank]);
         if (device::thread_index() == 0) hosts_.end();
-      });
+      };
+      world.add_grid(static_cast<uint32_t>(rank), shape_.blocks, shape_.threads, run_rank, shape_.cluster);
     }
     if (hosts_.count() > 1) hosts_.serve(world, seed, static_cast<uint32_t>(shape_.ranks) * shape_.blocks);
     if (const std::string failure = world.run(); !failure.empty()) return failure;
@@ -732,9 +734,17 @@ std::vector<Shape> list_hosts(uint64_t slot_bytes) {
     for (const int32_t of_host : {1, 2, 3, 4, 8})
       if (of_host < ranks && ranks % of_host == 0 && ranks / of_host <= 8) hosts.emplace_back(ranks, of_host);
   std::vector<Shape> shapes;
-  for (const auto& [ranks, of_host] : hosts)
-    for (const bool are_mixed : {false, true})
-      if (of_host > 1 || !are_mixed) shapes.push_back({ranks, 2, 32, slot_bytes, of_host, are_mixed});
+  for (const auto& [ranks, of_host] : hosts) {
+    shapes.push_back({ranks, 2, 32, slot_bytes, of_host});
+    // Two parts again, which clusters of blocks share.
+    shapes.push_back({.ranks = ranks,
+                      .blocks = 4,
+                      .threads = 32,
+                      .slot_bytes = slot_bytes,
+                      .of_host = of_host,
+                      .are_mixed = of_host > 1,
+                      .cluster = 2});
+  }
   return shapes;
 }
 constexpr uint64_t kHostSeeds = emulator::kSanitizer ? 1 : 4;

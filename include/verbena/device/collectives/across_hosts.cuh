@@ -142,10 +142,12 @@ class AcrossHosts {
     const auto ranks = static_cast<uint32_t>(host_.team_size);
     const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
     Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, {}, counterparts);
-    (void)far.template exchange<kWire>(plan, max_bytes, group);
+    (void)far.template exchange<kWire, Messages::kSame>(plan, max_bytes, group);
     status_ = far.finish(group);
     if (status_ == SymmStatus::kTimedOut) end_host(group);
-    for (uint32_t host = 0; host < places_.hosts && status_ == SymmStatus::kDone; ++host) {
+    group.sync();  // all threads must see the number that finish() has stored
+    const uint32_t hosts = host_.team_size == 1 ? 0 : places_.hosts;
+    for (uint32_t host = 0; host < hosts && status_ == SymmStatus::kDone; ++host) {
       if (root >= 0 && !is_in_host(root, host)) continue;
       // Every rank of this host has received the message of its counterpart on `host`. Now these ranks
       // exchange the messages.
@@ -346,6 +348,7 @@ class AcrossHosts {
     if constexpr (kBytes != 0) most = LosslessTiles<kBytes>::fit_elements(quarter_bytes()) * sizeof(Bfloat16);
     if (most == 0) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
+    most = detail::even_rounds(max_bytes, most, kBytes == 0 ? kVectorBytes : kTileBytes);
     const uint64_t rounds = (max_bytes + most - 1) / most;
     const auto at = [&](uint64_t round) {
       const uint64_t left = max_bytes - round * most;
@@ -370,13 +373,19 @@ class AcrossHosts {
     const bool is_in_place = own.source.find(0) == own.destination.find(0);
     const auto cut = [&](const Part& part) { return round.cut(part); };
     for (uint32_t host = 0; host < places_.hosts; ++host) {
-      const Part mine = cut(plan(find_member(host, host_.team_rank)).send);
+      const auto sent = plan(find_member(host, host_.team_rank));
+      const Part mine = cut(sent.send);
+      char* const to = find_plain_sums<kBytes>(round.number, host);
+      if (host_.team_size == 1) {
+        detail::copy_rows(group, Rows::contiguous(to), sent.source.from(mine.begin), mine.length_bytes,
+                          is_in_place);
+        continue;
+      }
       const auto addends = [&](int32_t neighbour) {
         const auto entry = plan(find_member(host, neighbour));
         return ExchangeEntry{entry.source, is_in_place ? entry.source : own.destination, cut(entry.send),
                              mine};
       };
-      char* const to = find_plain_sums<kBytes>(round.number, host);
       take_status(calls_.exchange_sums(
                       addends, round.most, reduce,
                       [&](uint64_t offset, Sums& sums) {
@@ -448,11 +457,7 @@ class AcrossHosts {
     if constexpr (kBytes != 0) {
       add_tiles<kBytes>(round.number, length, true, reduce, store, group);
     } else {
-      for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
-           offset += group.size() * kVectorBytes) {
-        Sums all = add_hosts(round.number, offset, vectors, reduce);
-        store(offset, reduce.template finish<Vector16>(all, context_.team_size));
-      }
+      add_chunk(round.number, length, vectors, reduce, store, group);
     }
     group.sync();
     return true;
@@ -498,12 +503,10 @@ class AcrossHosts {
     if (!await_chunk(number, group)) return status_;
     const uint32_t length = addends.length(host_.team_rank), vectors = count_vectors(reduce);
     char* const output = addends.output + addends.begin(host_.team_rank);
-    for (uint32_t offset = group.rank() * kVectorBytes; offset < length;
-         offset += group.size() * kVectorBytes) {
-      Sums all = add_hosts(number, offset, vectors, reduce);
-      const Vector16 result = reduce.template finish<Vector16>(all, context_.team_size);
-      send_result(sums, output, offset, length, result);
-    }
+    add_chunk(
+        number, length, vectors, reduce,
+        [&](uint32_t offset, const Vector16& result) { send_result(sums, output, offset, length, result); },
+        group);
     return SymmStatus::kDone;
   }
 
@@ -696,6 +699,41 @@ class AcrossHosts {
     }
     return sums;
   }
+  // Adds all hosts' sums in chunk `number`, and calls `store(offset, result)` for each vector.
+  template <typename Store, typename Group>
+  VERBENA_DEVICE void add_chunk(uint64_t number, uint32_t length, uint32_t vectors, const Reduce& reduce,
+                                const Store& store, const Group& group) const {
+    const uint32_t step = group.size() * kVectorBytes;
+    uint32_t offset = group.rank() * kVectorBytes;
+    if (places_.hosts == 2 && vectors == 1) {
+      // Several loads are in flight at a time.
+      constexpr uint32_t kAtOnce = 4;
+      const char* const from[] = {find_slot(number, find_member(0, host_.team_rank)),
+                                  find_slot(number, find_member(1, host_.team_rank))};
+      for (; offset < length; offset += kAtOnce * step) {
+        Vector16 some[kAtOnce][2];
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
+          if (offset + k * step >= length) break;
+          VERBENA_UNROLL
+          for (uint32_t host = 0; host < 2; ++host)
+            some[k][host] = detail::load_data(from[host] + offset + k * step);
+        }
+        VERBENA_UNROLL
+        for (uint32_t k = 0; k < kAtOnce; ++k) {
+          if (offset + k * step >= length) break;
+          Sums all;
+          reduce.add(all, some[k], 0, 2);
+          store(offset + k * step, reduce.template finish<Vector16>(all, context_.team_size));
+        }
+      }
+      return;
+    }
+    for (; offset < length; offset += step) {
+      Sums all = add_hosts(number, offset, vectors, reduce);
+      store(offset, reduce.template finish<Vector16>(all, context_.team_size));
+    }
+  }
   // Adds the sums of all hosts for the vector at `offset` of chunk `number`.
   VERBENA_DEVICE Sums add_hosts(uint64_t number, uint32_t offset, uint32_t vectors,
                                 const Reduce& reduce) const {
@@ -765,8 +803,8 @@ class AcrossHosts {
       if (peer == context_.team_rank || mine != WaitResult::kReached) continue;
       awaited.peer = static_cast<uint32_t>(peer);
       const Sending sending = find(host);
-      mine = detail::put_remote(context_, peer, there, sending.here, sending.length_bytes,
-                                find_flag(number, context_.team_rank), number);
+      mine = detail::put_remote(context_, detail::find_queue_of(context_, block_), peer, there, sending.here,
+                                sending.length_bytes, find_flag(number, context_.team_rank), number);
     }
     return conclude(mine, awaited, group) == SymmStatus::kDone;
   }

@@ -17,7 +17,8 @@
 // member is staged in the upper half of this rank's slot for the member. A NIC copies the message from there
 // to the lower half of this rank's slot at the member, and then writes the flag. The member sends its chunk
 // s+2 after it has waited for this rank's chunk s. So when the member's chunk s+2 arrives, the staged chunk s
-// has been delivered, and its staging memory is free.
+// has been delivered, and its staging memory is free. With Messages::kSame, the message for all members is
+// staged in this rank's own slot, and both halves of a slot carry data.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 
@@ -31,35 +32,51 @@ namespace verbena::device {
 // the bytes of the original message.
 enum class Wire : uint32_t { kPlain, kLossless };
 
+// Whether the messages of a rank to the other members may differ. If all are the same, and only a NIC reaches
+// the other members, the rank stages one message for all members.
+enum class Messages : uint32_t { kAny, kSame };
+
 namespace detail {
 
-// Sends data and then a flag to a member that only a NIC reaches. One thread makes the call. Uses the block's
-// put queue, so that the flag arrives after the data. The targets in the peer's memory have the same offsets
+// Returns the put queue of block `block`. All blocks of a cluster make their requests as one block.
+template <typename Context>
+VERBENA_DEVICE SymmQueue find_queue_of(const Context&, uint32_t) {
+  return {};
+}
+VERBENA_DEVICE SymmQueue find_queue_of(const SymmContext& context, uint32_t block) {
+  return {context.first_queue + block};
+}
+
+// Sends data and then a flag to a member that only a NIC reaches, through the same queue, so that the flag
+// arrives after the data. One thread makes the call. The targets in the peer's memory have the same offsets
 // in the heap as the local addresses `there` and `flag`.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, int32_t peer, char* there, const char* here,
-                                         uint64_t length_bytes, uint64_t* flag, uint64_t number) {
+VERBENA_DEVICE_FAR WaitResult put_remote(const Context& context, SymmQueue queue, int32_t peer, char* there,
+                                         const char* here, uint64_t length_bytes, uint64_t* flag,
+                                         uint64_t number) {
   using Network = SymmNetwork<Context>;
   WaitResult result = WaitResult::kReached;
-  if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, {});
-  return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, {}) : result;
+  if (length_bytes != 0) result = Network::put(context, peer, there, here, length_bytes, queue);
+  return result == WaitResult::kReached ? Network::write_word(context, peer, flag, number, queue) : result;
 }
 // This overload enqueues the requests for the data and for the flag together, so that the proxy also posts
 // both requests together.
-VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, int32_t peer, char* there, const char* here,
-                                     uint64_t length_bytes, uint64_t* flag, uint64_t number) {
+VERBENA_DEVICE WaitResult put_remote(const SymmContext& context, SymmQueue queue, int32_t peer, char* there,
+                                     const char* here, uint64_t length_bytes, uint64_t* flag,
+                                     uint64_t number) {
   const PutRequest requests[] = {request_copy(context, PutOperation::kPut, here, there, length_bytes),
                                  {PutOperation::kWriteWord, number, 0, find_offset(context, flag)}};
   const uint32_t first = length_bytes == 0 ? 1 : 0;
-  return enqueue(context, {}, peer, requests + first, 2 - first, true, nullptr);
+  return enqueue(context, queue, peer, requests + first, 2 - first, true, nullptr);
 }
 // Writes two adjacent words in the memory of a member that only a NIC reaches. One thread makes the call.
 template <typename Context>
-VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, int32_t peer, uint64_t* words,
-                                           uint64_t first, uint64_t second) {
+VERBENA_DEVICE_FAR WaitResult write_remote(const Context& context, SymmQueue queue, int32_t peer,
+                                           uint64_t* words, uint64_t first, uint64_t second) {
   using Network = SymmNetwork<Context>;
-  const WaitResult result = Network::write_word(context, peer, words, first, {});
-  return result == WaitResult::kReached ? Network::write_word(context, peer, words + 1, second, {}) : result;
+  const WaitResult result = Network::write_word(context, peer, words, first, queue);
+  return result == WaitResult::kReached ? Network::write_word(context, peer, words + 1, second, queue)
+                                        : result;
 }
 
 }  // namespace detail
@@ -74,37 +91,41 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using BulkReduce<Context, kReachesFar>::BulkReduce;
 
   // Exchanges messages, like OneShot::exchange().
-  template <Wire kWire = Wire::kPlain, typename Plan, typename Group = BlockGroup>
+  template <Wire kWire = Wire::kPlain, Messages kMessages = Messages::kAny, typename Plan,
+            typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
-    return for_chunks<kWire>(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      for (int32_t turn = 0; turn < count_members(); ++turn) {
-        const int32_t member = find_member(turn);
-        const auto entry = plan(member);
-        const uint64_t length = detail::cut_round(entry.receive, at, most);
-        if constexpr (kWire == Wire::kLossless) {
-          if (detail::get_delta(context_, member) == kSymmOutOfReach) {
-            decode_rows(entry.destination.from(entry.receive.begin + at), find_slot(number, member),
-                        static_cast<uint32_t>(length), group);
-            continue;
+    return for_chunks<kWire, kMessages>(
+        plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+          for (int32_t turn = 0; turn < count_members(); ++turn) {
+            const int32_t member = find_member(turn);
+            const auto entry = plan(member);
+            const uint64_t length = detail::cut_round(entry.receive, at, most);
+            if constexpr (kWire == Wire::kLossless) {
+              if (detail::get_delta(context_, member) == kSymmOutOfReach) {
+                decode_rows(entry.destination.from(entry.receive.begin + at), find_slot(number, member),
+                            static_cast<uint32_t>(length), group);
+                continue;
+              }
+            }
+            const Rows from = member == context_.team_rank ? entry.source.from(entry.receive.begin + at)
+                                                           : Rows::contiguous(find_slot(number, member));
+            detail::copy_rows(group, entry.destination.from(entry.receive.begin + at), from, length);
           }
-        }
-        const Rows from = member == context_.team_rank ? entry.source.from(entry.receive.begin + at)
-                                                       : Rows::contiguous(find_slot(number, member));
-        detail::copy_rows(group, entry.destination.from(entry.receive.begin + at), from, length);
-      }
-    });
+        });
   }
   template <int kRanks = 0, typename Plan, typename Reduce, typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
-    return for_chunks<Wire::kPlain>(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      const auto entry = plan(context_.team_rank);
-      const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
-      reduce_chunk<kRanks>(entry.source.from(entry.receive.begin + at),
-                           entry.destination.from(entry.receive.begin + at), length, number, reduce, group);
-    });
+    return for_chunks<Wire::kPlain, Messages::kAny>(
+        plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+          const auto entry = plan(context_.team_rank);
+          const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
+          reduce_chunk<kRanks>(entry.source.from(entry.receive.begin + at),
+                               entry.destination.from(entry.receive.begin + at), length, number, reduce,
+                               group);
+        });
   }
 
   // Reduces the messages from all members like exchange_reduce(), but does not store the sums. Instead, calls
@@ -114,12 +135,13 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
                                                         const Reduce& reduce, const Take& take,
                                                         const Group& group = {}) {
-    return for_chunks<Wire::kPlain>(plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
-      const auto entry = plan(context_.team_rank);
-      const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
-      add_chunk<0>(entry.source.from(entry.receive.begin + at), length, number, reduce, group,
-                   [&](uint32_t offset, auto& sums) { take(at + offset, sums); });
-    });
+    return for_chunks<Wire::kPlain, Messages::kAny>(
+        plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
+          const auto entry = plan(context_.team_rank);
+          const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
+          add_chunk<0>(entry.source.from(entry.receive.begin + at), length, number, reduce, group,
+                       [&](uint32_t offset, auto& sums) { take(at + offset, sums); });
+        });
   }
 
  private:
@@ -130,32 +152,36 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using CodedRows = LosslessTiles<kCodedElementBytes>;
 
   // Runs an exchange. Chunks use both halves of a slot, unless one half is used for staging.
-  template <Wire kWire, typename Plan, typename Group, typename Take>
+  template <Wire kWire, Messages kMessages, typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
     if (!begin(group) || max_bytes == 0) return status_;
-    uint64_t room = (kReachesFar ? 1 : 2) * half_bytes();
+    uint64_t room = (kReachesFar && kMessages == Messages::kAny ? 1 : 2) * half_bytes();
     if constexpr (kWire == Wire::kLossless) {
-      room = CodedRows::fit_elements(half_bytes()) * uint64_t{kCodedElementBytes};
+      room = CodedRows::fit_elements(room) * uint64_t{kCodedElementBytes};
       if (room == 0) return status_ = SymmStatus::kInvalid;
     }
-    const auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
-                                                // FAULT(chunks_split_elements)
-                                                ? chunk_bytes_ / kVectorBytes * kVectorBytes
-                                                : room);
+    auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room
+                                          // FAULT(chunks_split_elements)
+                                          ? chunk_bytes_ / kVectorBytes * kVectorBytes
+                                          : room);
     const bool is_known = max_bytes != kUnknownLength;
+    // Between hosts, a short last chunk takes almost as long as a full chunk.
+    if (kReachesFar && is_known)
+      most = static_cast<uint32_t>(
+          detail::even_rounds(max_bytes, most, kWire == Wire::kLossless ? kTileBytes : kVectorBytes));
     uint64_t chunks = ((is_known ? max_bytes : find_longest(plan)) + most - 1) / most;
     if (!is_known) {
-      send_chunk<kWire>(plan, number_, 0, most, group);
+      send_chunk<kWire, kMessages>(plan, number_, 0, most, group);
       publish_lengths(plan, chunks, group);
-      if (!send_remote<kWire>(plan, number_, 0, most, chunks, group)) return status_;
+      if (!send_remote<kWire, kMessages>(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, BulkPhase::kAddends, group);
       if (!wait(number_, BulkPhase::kAddends, group) || !read_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
-        send_chunk<kWire>(plan, number_ + step, step * most, most, group);
-        if (!send_remote<kWire>(plan, number_ + step, step * most, most, 0, group)) return status_;
+        send_chunk<kWire, kMessages>(plan, number_ + step, step * most, most, group);
+        if (!send_remote<kWire, kMessages>(plan, number_ + step, step * most, most, 0, group)) return status_;
         signal(number_ + step, BulkPhase::kAddends, group);
       }
       if (step == 0) continue;
@@ -205,43 +231,51 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     if (group.any(is_wrong)) status_ = SymmStatus::kInvalid;
     return status_ == SymmStatus::kDone;
   }
-  template <Wire kWire, typename Plan, typename Group>
+  template <Wire kWire, Messages kMessages, typename Plan, typename Group>
   VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                  const Group& group) const {
     char* const there = find_slot(number, context_.team_rank);
     const auto mine = plan(context_.team_rank);
     // FAULT(exchange_in_place_reads_beside)
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
-    if constexpr (kWire == Wire::kLossless) encode_remote(plan, number, at, most, group);
-    for (int32_t turn = 1; turn < count_members(); ++turn) {
+    if constexpr (kWire == Wire::kLossless) encode_remote<kMessages>(plan, number, at, most, group);
+    for (int32_t turn = 1; turn < count_staged<kMessages>(); ++turn) {
       const int32_t peer = find_member(turn);
       const auto entry = plan(peer);
       const int64_t delta = detail::get_delta(context_, peer);
       if (kWire == Wire::kLossless && delta == kSymmOutOfReach) continue;
-      char* const to =
-          kReachesFar && delta == kSymmOutOfReach ? find_staging(number, peer) : detail::shift(there, delta);
+      char* const to = kReachesFar && delta == kSymmOutOfReach ? find_staging<kMessages>(number, peer)
+                                                               : detail::shift(there, delta);
       detail::copy_rows(group, Rows::contiguous(to), entry.source.from(entry.send.begin + at),
                         detail::cut_round(entry.send, at, most), is_in_place);
     }
   }
+  template <Messages kMessages>
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
+    if (kMessages == Messages::kSame) return find_slot(number, context_.team_rank);
     return find_slot(number, peer) + half_bytes();
+  }
+  // Returns the number of members whose messages are staged, plus 1.
+  template <Messages kMessages>
+  VERBENA_DEVICE int32_t count_staged() const {
+    const int32_t members = count_members();
+    return kMessages == Messages::kSame && members > 2 ? 2 : members;
   }
   VERBENA_DEVICE static uint32_t count_coded(uint64_t length_bytes) {
     return static_cast<uint32_t>((length_bytes + kCodedElementBytes - 1) / kCodedElementBytes);
   }
   // Encodes the messages to members that only a NIC reaches, and stages the encoded messages. Each warp
   // encodes one tile at a time.
-  template <typename Plan, typename Group>
+  template <Messages kMessages, typename Plan, typename Group>
   VERBENA_DEVICE void encode_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                     const Group& group) const {
     const auto for_remote = [&](const auto& visit) {
-      for (int32_t turn = 1; turn < count_members(); ++turn) {
+      for (int32_t turn = 1; turn < count_staged<kMessages>(); ++turn) {
         const int32_t peer = find_member(turn);
         if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
         const auto entry = plan(peer);
         const auto length = static_cast<uint32_t>(detail::cut_round(entry.send, at, most));
-        visit(CodedRows(find_staging(number, peer), count_coded(length)),
+        visit(CodedRows(find_staging<kMessages>(number, peer), count_coded(length)),
               entry.source.from(entry.send.begin + at), length);
       }
     };
@@ -277,12 +311,13 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   }
   // Sends the data that send_chunk() has staged, and then the flag, to the members that only a NIC reaches.
   // Uses one thread per member. If `chunks` is not 0, also sends the lengths, like publish_lengths().
-  template <Wire kWire, typename Plan, typename Group>
+  template <Wire kWire, Messages kMessages, typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {
     if constexpr (kReachesFar) {
       group.sync();
       const auto peers = static_cast<uint32_t>(count_members()) - 1;
+      const SymmQueue queue = detail::find_queue_of(context_, block_);
       WaitResult mine = WaitResult::kReached;
       int32_t peer = 0;
       for (uint32_t i = group.rank(); i < peers && mine == WaitResult::kReached; i += group.size()) {
@@ -291,13 +326,14 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
         const auto entry = plan(peer);
         uint64_t* const flag = find_flag(number, context_.team_rank, BulkPhase::kAddends);
         if (chunks != 0)
-          mine = detail::write_remote(context_, peer, flag + kLengthWord, entry.send.length_bytes, chunks);
+          mine = detail::write_remote(context_, queue, peer, flag + kLengthWord, entry.send.length_bytes,
+                                      chunks);
         uint64_t length = detail::cut_round(entry.send, at, most);
         if (kWire == Wire::kLossless && length != 0)
-          length = CodedRows(find_staging(number, peer), count_coded(length)).length_bytes();
+          length = CodedRows(find_staging<kMessages>(number, peer), count_coded(length)).length_bytes();
         if (mine == WaitResult::kReached)
-          mine = detail::put_remote(context_, peer, find_slot(number, context_.team_rank),
-                                    find_staging(number, peer), length, flag, number);
+          mine = detail::put_remote(context_, queue, peer, find_slot(number, context_.team_rank),
+                                    find_staging<kMessages>(number, peer), length, flag, number);
       }
       status_ =
           detail::conclude(context_, group, mine, {SymmWait::kRequest, block_, static_cast<uint32_t>(peer)});

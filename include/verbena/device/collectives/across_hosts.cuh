@@ -142,7 +142,7 @@ class AcrossHosts {
     const auto ranks = static_cast<uint32_t>(host_.team_size);
     const BulkMembers counterparts{places_.members + host_.team_rank, places_.hosts, ranks};
     Bulk<SymmContext, true> far(team_, block_, count_blocks_, chunk_bytes_, {}, counterparts);
-    (void)far.template exchange<kWire, Messages::kSame>(plan, max_bytes, group);
+    (void)far.template exchange<kWire, Payload::kShared>(plan, max_bytes, group);
     status_ = far.finish(group);
     if (status_ == SymmStatus::kTimedOut) end_host(group);
     group.sync();  // all threads must see the number that finish() has stored

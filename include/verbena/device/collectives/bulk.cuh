@@ -17,7 +17,7 @@
 // member is staged in the upper half of this rank's slot for the member. A NIC copies the message from there
 // to the lower half of this rank's slot at the member, and then writes the flag. The member sends its chunk
 // s+2 after it has waited for this rank's chunk s. So when the member's chunk s+2 arrives, the staged chunk s
-// has been delivered, and its staging memory is free. With Messages::kSame, the message for all members is
+// has been delivered, and its staging memory is free. With Payload::kShared, the message for all members is
 // staged in this rank's own slot, and both halves of a slot carry data.
 #ifndef VERBENA_DEVICE_COLLECTIVES_BULK_CUH
 #define VERBENA_DEVICE_COLLECTIVES_BULK_CUH
@@ -34,7 +34,7 @@ enum class Wire : uint32_t { kPlain, kLossless };
 
 // Whether the messages of a rank to the other members may differ. If all are the same, and only a NIC reaches
 // the other members, the rank stages one message for all members.
-enum class Messages : uint32_t { kAny, kSame };
+enum class Payload : uint32_t { kPerMember, kShared };
 
 namespace detail {
 
@@ -91,11 +91,11 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using BulkReduce<Context, kReachesFar>::BulkReduce;
 
   // Exchanges messages, like OneShot::exchange().
-  template <Wire kWire = Wire::kPlain, Messages kMessages = Messages::kAny, typename Plan,
+  template <Wire kWire = Wire::kPlain, Payload kPayload = Payload::kPerMember, typename Plan,
             typename Group = BlockGroup>
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange(const Plan& plan, uint64_t max_bytes,
                                                    const Group& group = {}) {
-    return for_chunks<kWire, kMessages>(
+    return for_chunks<kWire, kPayload>(
         plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
           for (int32_t turn = 0; turn < count_members(); ++turn) {
             const int32_t member = find_member(turn);
@@ -118,7 +118,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_reduce(const Plan& plan, uint64_t max_bytes,
                                                           const Reduce& reduce, const Group& group = {}) {
     if (kRanks != 0 && kRanks != context_.team_size) status_ = SymmStatus::kInvalid;
-    return for_chunks<Wire::kPlain, Messages::kAny>(
+    return for_chunks<Wire::kPlain, Payload::kPerMember>(
         plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
           const auto entry = plan(context_.team_rank);
           const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
@@ -135,7 +135,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   [[nodiscard]] VERBENA_DEVICE SymmStatus exchange_sums(const Plan& plan, uint64_t max_bytes,
                                                         const Reduce& reduce, const Take& take,
                                                         const Group& group = {}) {
-    return for_chunks<Wire::kPlain, Messages::kAny>(
+    return for_chunks<Wire::kPlain, Payload::kPerMember>(
         plan, max_bytes, group, [&](uint64_t number, uint64_t at, uint32_t most) {
           const auto entry = plan(context_.team_rank);
           const auto length = static_cast<uint32_t>(detail::cut_round(entry.receive, at, most));
@@ -152,11 +152,11 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   using CodedRows = LosslessTiles<kCodedElementBytes>;
 
   // Runs an exchange. Chunks use both halves of a slot, unless one half is used for staging.
-  template <Wire kWire, Messages kMessages, typename Plan, typename Group, typename Take>
+  template <Wire kWire, Payload kPayload, typename Plan, typename Group, typename Take>
   VERBENA_DEVICE SymmStatus for_chunks(const Plan& plan, uint64_t max_bytes, const Group& group,
                                        const Take& take) {
     if (!begin(group) || max_bytes == 0) return status_;
-    uint64_t room = (kReachesFar && kMessages == Messages::kAny ? 1 : 2) * half_bytes();
+    uint64_t room = (kReachesFar && kPayload == Payload::kPerMember ? 1 : 2) * half_bytes();
     if constexpr (kWire == Wire::kLossless) {
       room = CodedRows::fit_elements(room) * uint64_t{kCodedElementBytes};
       if (room == 0) return status_ = SymmStatus::kInvalid;
@@ -172,16 +172,16 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
           detail::even_rounds(max_bytes, most, kWire == Wire::kLossless ? kTileBytes : kVectorBytes));
     uint64_t chunks = ((is_known ? max_bytes : find_longest(plan)) + most - 1) / most;
     if (!is_known) {
-      send_chunk<kWire, kMessages>(plan, number_, 0, most, group);
+      send_chunk<kWire, kPayload>(plan, number_, 0, most, group);
       publish_lengths(plan, chunks, group);
-      if (!send_remote<kWire, kMessages>(plan, number_, 0, most, chunks, group)) return status_;
+      if (!send_remote<kWire, kPayload>(plan, number_, 0, most, chunks, group)) return status_;
       signal(number_, BulkPhase::kAddends, group);
       if (!wait(number_, BulkPhase::kAddends, group) || !read_lengths(plan, chunks, group)) return status_;
     }
     for (uint64_t step = is_known ? 0 : 1; step < chunks + 1; ++step) {
       if (step < chunks) {
-        send_chunk<kWire, kMessages>(plan, number_ + step, step * most, most, group);
-        if (!send_remote<kWire, kMessages>(plan, number_ + step, step * most, most, 0, group)) return status_;
+        send_chunk<kWire, kPayload>(plan, number_ + step, step * most, most, group);
+        if (!send_remote<kWire, kPayload>(plan, number_ + step, step * most, most, 0, group)) return status_;
         signal(number_ + step, BulkPhase::kAddends, group);
       }
       if (step == 0) continue;
@@ -231,51 +231,51 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     if (group.any(is_wrong)) status_ = SymmStatus::kInvalid;
     return status_ == SymmStatus::kDone;
   }
-  template <Wire kWire, Messages kMessages, typename Plan, typename Group>
+  template <Wire kWire, Payload kPayload, typename Plan, typename Group>
   VERBENA_DEVICE void send_chunk(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                  const Group& group) const {
     char* const there = find_slot(number, context_.team_rank);
     const auto mine = plan(context_.team_rank);
     // FAULT(exchange_in_place_reads_beside)
     const bool is_in_place = mine.source.find(0) == mine.destination.find(0);
-    if constexpr (kWire == Wire::kLossless) encode_remote<kMessages>(plan, number, at, most, group);
-    for (int32_t turn = 1; turn < count_staged<kMessages>(); ++turn) {
+    if constexpr (kWire == Wire::kLossless) encode_remote<kPayload>(plan, number, at, most, group);
+    for (int32_t turn = 1; turn < count_staged<kPayload>(); ++turn) {
       const int32_t peer = find_member(turn);
       const auto entry = plan(peer);
       const int64_t delta = detail::get_delta(context_, peer);
       if (kWire == Wire::kLossless && delta == kSymmOutOfReach) continue;
-      char* const to = kReachesFar && delta == kSymmOutOfReach ? find_staging<kMessages>(number, peer)
+      char* const to = kReachesFar && delta == kSymmOutOfReach ? find_staging<kPayload>(number, peer)
                                                                : detail::shift(there, delta);
       detail::copy_rows(group, Rows::contiguous(to), entry.source.from(entry.send.begin + at),
                         detail::cut_round(entry.send, at, most), is_in_place);
     }
   }
-  template <Messages kMessages>
+  template <Payload kPayload>
   VERBENA_DEVICE char* find_staging(uint64_t number, int32_t peer) const {
-    if (kMessages == Messages::kSame) return find_slot(number, context_.team_rank);
+    if (kPayload == Payload::kShared) return find_slot(number, context_.team_rank);
     return find_slot(number, peer) + half_bytes();
   }
   // Returns the number of members whose messages are staged, plus 1.
-  template <Messages kMessages>
+  template <Payload kPayload>
   VERBENA_DEVICE int32_t count_staged() const {
     const int32_t members = count_members();
-    return kMessages == Messages::kSame && members > 2 ? 2 : members;
+    return kPayload == Payload::kShared && members > 2 ? 2 : members;
   }
   VERBENA_DEVICE static uint32_t count_coded(uint64_t length_bytes) {
     return static_cast<uint32_t>((length_bytes + kCodedElementBytes - 1) / kCodedElementBytes);
   }
   // Encodes the messages to members that only a NIC reaches, and stages the encoded messages. Each warp
   // encodes one tile at a time.
-  template <Messages kMessages, typename Plan, typename Group>
+  template <Payload kPayload, typename Plan, typename Group>
   VERBENA_DEVICE void encode_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                     const Group& group) const {
     const auto for_remote = [&](const auto& visit) {
-      for (int32_t turn = 1; turn < count_staged<kMessages>(); ++turn) {
+      for (int32_t turn = 1; turn < count_staged<kPayload>(); ++turn) {
         const int32_t peer = find_member(turn);
         if (detail::get_delta(context_, peer) != kSymmOutOfReach) continue;
         const auto entry = plan(peer);
         const auto length = static_cast<uint32_t>(detail::cut_round(entry.send, at, most));
-        visit(CodedRows(find_staging<kMessages>(number, peer), count_coded(length)),
+        visit(CodedRows(find_staging<kPayload>(number, peer), count_coded(length)),
               entry.source.from(entry.send.begin + at), length);
       }
     };
@@ -311,7 +311,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
   }
   // Sends the data that send_chunk() has staged, and then the flag, to the members that only a NIC reaches.
   // Uses one thread per member. If `chunks` is not 0, also sends the lengths, like publish_lengths().
-  template <Wire kWire, Messages kMessages, typename Plan, typename Group>
+  template <Wire kWire, Payload kPayload, typename Plan, typename Group>
   VERBENA_DEVICE bool send_remote(const Plan& plan, uint64_t number, uint64_t at, uint32_t most,
                                   uint64_t chunks, const Group& group) {
     if constexpr (kReachesFar) {
@@ -330,10 +330,10 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
                                       chunks);
         uint64_t length = detail::cut_round(entry.send, at, most);
         if (kWire == Wire::kLossless && length != 0)
-          length = CodedRows(find_staging<kMessages>(number, peer), count_coded(length)).length_bytes();
+          length = CodedRows(find_staging<kPayload>(number, peer), count_coded(length)).length_bytes();
         if (mine == WaitResult::kReached)
           mine = detail::put_remote(context_, queue, peer, find_slot(number, context_.team_rank),
-                                    find_staging<kMessages>(number, peer), length, flag, number);
+                                    find_staging<kPayload>(number, peer), length, flag, number);
       }
       status_ =
           detail::conclude(context_, group, mine, {SymmWait::kRequest, block_, static_cast<uint32_t>(peer)});

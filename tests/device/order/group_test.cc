@@ -84,6 +84,21 @@ TEST_P(Groups, WarpsOfABlockMeetOnBarriersOfTheirOwn) {
   large.expect(96);
 }
 
+// The counters and cells are in the memory of the GPU, which the blocks share.
+TEST_P(Groups, ClustersMeetByThemselves) {
+  for (const uint32_t blocks : {1U, 2U, 3U}) {
+    std::array<Board, 2> boards;
+    emulator::World world(GetParam());
+    const auto check = [&] {
+      Board& board = boards[block_index() / blocks];
+      check_group(ClusterGroup{}, board.ranks.data(), &board.elected, board.cells.data());
+    };
+    world.add_grid(0, 2 * blocks, 32, check, blocks);
+    ASSERT_EQ(world.run(), "") << blocks;
+    for (const Board& board : boards) board.expect(blocks * 32);
+  }
+}
+
 TEST(Machine, ShiftsAndPermutesTwoWords) {
   const uint32_t low = 0x33221100, high = 0x77665544;
   EXPECT_EQ(shift_right_wrap(low, high, 0), low);

@@ -126,7 +126,7 @@ struct ClusterGroup {
   VERBENA_DEVICE bool any(bool vote) const {
     if (blocks_per_cluster() == 1) return sync_block_any(vote);
     const bool is_any = find_voters(vote) != 0;
-    sync();
+    end_reading();
     return is_any;
   }
   VERBENA_DEVICE bool elect() const { return rank() == 0; }
@@ -136,13 +136,18 @@ struct ClusterGroup {
     if (is_giver) store_relaxed<Scope::kCluster>(word, value);
     const auto giver = static_cast<uint32_t>(__builtin_ctz(find_voters(is_giver)));
     const uint64_t shared = load_relaxed<Scope::kCluster>(find_in_cluster(word, giver));
-    sync();
+    end_reading();
     return shared;
   }
 
  private:
-  // Syncs, and returns a bit for each block that has a thread with a true vote. The caller syncs again before
-  // the words of shared memory are written again.
+  // Waits until all threads have read the words of shared memory, which may then be written again.
+  VERBENA_DEVICE void end_reading() const {
+    arrive_at_cluster_relaxed();
+    await_cluster();
+  }
+  // Syncs, and returns a bit for each block that has a thread with a true vote. The caller then calls
+  // end_reading().
   VERBENA_DEVICE uint32_t find_voters(bool vote) const {
     uint64_t* const word = detail::find_cluster_words();
     const bool is_vote = sync_block_any(vote);

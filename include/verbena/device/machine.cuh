@@ -159,6 +159,12 @@ VERBENA_DEVICE void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
+// Like arrive_at_cluster(), but does not make the thread's stores visible.
+VERBENA_DEVICE void arrive_at_cluster_relaxed() {
+#if VERBENA_PTX && VERBENA_ARCH >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
 VERBENA_DEVICE void await_cluster() {
 #if VERBENA_EMULATED
   emulation::sync_cluster();  // does the work of both halves

@@ -117,6 +117,8 @@ def machine():
     yield "word[0] = sync_block_any(word[0] != 0);", "barrier.red.or.pred.aligned q, 0, p", 75
     yield "arrive_at_cluster(); await_cluster();", "barrier.cluster.arrive.release.aligned", 90
     yield "", "barrier.cluster.wait.acquire.aligned", 90
+    yield "arrive_at_cluster_relaxed(); await_cluster();", "barrier.cluster.arrive.relaxed.aligned", 90
+    yield "", "barrier.cluster.wait.acquire.aligned", 90
     yield ("word[11] = static_cast<uint32_t>(reinterpret_cast<uint64_t>(find_in_cluster(word + block_in_cluster(), 1)));",
            "mapa.u64", 90)
     yield "word[12] = blocks_per_cluster();", "%cluster_nctarank", 90

@@ -116,8 +116,9 @@ class BulkSlots {
   // wait of the first warp.
   template <typename Group>
   VERBENA_DEVICE void signal(uint64_t number, BulkPhase phase, const Group& group) const {
-    group.sync();
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
+    if (peers == 0) return;
+    group.sync();
     for (uint32_t i = group.size() - 1 - group.rank(); i < peers; i += group.size()) {
       uint64_t* const flag = find_flag(number, context_.team_rank, phase);
       const int64_t delta = detail::get_delta(context_, find_member(static_cast<int32_t>(i) + 1));
@@ -128,6 +129,7 @@ class BulkSlots {
   template <typename Group>
   VERBENA_DEVICE bool wait(uint64_t number, BulkPhase phase, const Group& group) {
     const auto peers = static_cast<uint32_t>(count_members()) - 1;
+    if (peers == 0) return true;
     Patience patience(context_);
     WaitResult mine = WaitResult::kReached;
     int32_t late = 0;

@@ -134,7 +134,8 @@ struct ClusterGroup {
     if (blocks_per_cluster() == 1) return BlockGroup{}.share(value, is_giver);
     uint64_t* const word = detail::find_cluster_words() + 1;
     if (is_giver) store_relaxed<Scope::kCluster>(word, value);
-    const auto giver = static_cast<uint32_t>(__builtin_ctz(find_voters(is_giver)));
+    const uint32_t givers = find_voters(is_giver);
+    const auto giver = static_cast<uint32_t>(__builtin_popcount((givers & (~givers + 1)) - 1));  // the lowest
     const uint64_t shared = load_relaxed<Scope::kCluster>(find_in_cluster(word, giver));
     end_reading();
     return shared;

@@ -8,6 +8,10 @@
 //
 // The counterparts of a rank are the ranks with the same index on the other hosts.
 //
+// The blocks of a cluster can share one part of a call. They then pass the index and the number of clusters
+// in place of `block_index()` and `blocks`, and a ClusterGroup to each function. NICs carry a few long chunks
+// faster than many short chunks, but a few blocks copy and add more slowly than many blocks.
+//
 // An all-reduce runs bulk.cuh's all-reduce within each host, with one additional step. The rank that sums a
 // share of a chunk over the ranks of its host sends this host sum to its counterparts, and adds the host sums
 // that it receives from the counterparts. So the NIC of a rank sends only one share of the tensor to each

@@ -40,13 +40,11 @@ constexpr uint64_t kMinFusedRowBytesOfTwo = 2 * kKi;  // 2026-11-30-h200x2-norm
 // If a tensor is longer than this and is sent in chunks, the kernel has twice as many blocks with half as
 // many threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
-// Between hosts: bytes per block; max number of blocks for tensors of up to kMaxFewHostBytes, and for tensors
-// of up to kMaxMoreHostBytes. Longer tensors use all blocks.
-constexpr uint64_t kHostBlockBytes = 64 * kKi;   // h200x2-hosts
-constexpr uint32_t kFewHostBlocks = 8;           // h200x2-hosts
-constexpr uint64_t kMaxFewHostBytes = 1 * kMi;   // h200x2-hosts
-constexpr uint32_t kMoreHostBlocks = 16;         // estimated
-constexpr uint64_t kMaxMoreHostBytes = 4 * kMi;  // estimated
+// Between hosts: bytes per block; max number of blocks for tensors of up to kMaxFewHostBytes. Longer tensors
+// use all blocks.
+constexpr uint64_t kHostBlockBytes = 64 * kKi;  // h200x2-hosts
+constexpr uint32_t kFewHostBlocks = 8;          // h200x2-hosts
+constexpr uint64_t kMaxFewHostBytes = 1 * kMi;  // h200x2-hosts
 // A norm that does not wait for other ranks uses this many times as many blocks as a norm that waits.
 constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
 
@@ -142,7 +140,7 @@ Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasureme
 }
 
 uint32_t Chooser::max_blocks(Family family) const {
-  if (platform_.is_across_hosts()) return count_host_blocks(platform_.blocks, platform_.has_clusters);
+  if (platform_.is_across_hosts()) return count_host_blocks(platform_.blocks);
   return family == Family::kChunks ? count_chunk_blocks(platform_.blocks) : platform_.blocks;
 }
 
@@ -304,9 +302,7 @@ Choice Chooser::spread_packets(Algorithm algorithm, bool is_exchange, uint64_t b
 Choice Chooser::spread_across_hosts(Algorithm algorithm, uint64_t bytes) const {
   const uint64_t parts = std::max<uint64_t>(1, divide_up(bytes, kHostBlockBytes));
   const uint32_t most = max_blocks(Family::kChunks);
-  const uint32_t few = bytes <= kMaxFewHostBytes    ? kFewHostBlocks
-                       : bytes <= kMaxMoreHostBytes ? kMoreHostBlocks
-                                                    : most;
+  const uint32_t few = bytes <= kMaxFewHostBytes ? kFewHostBlocks : most;
   const auto blocks = static_cast<uint32_t>(std::min<uint64_t>({parts, few, most}));
   return {algorithm, {blocks, round_threads(std::max<uint64_t>(1, bytes / kVectorBytes / blocks))}, 0};
 }

@@ -174,7 +174,7 @@ void Communicator::make_workspaces(const verbena_team* team) {
 // besides the flags. A tensor then needs no short chunk after its full chunks.
 void Communicator::make_workspaces_across(const verbena_team* team, const verbena_team* host,
                                           bool has_clusters) {
-  const uint32_t blocks = count_host_blocks(options_.blocks, has_clusters);
+  const uint32_t blocks = count_host_blocks(options_.blocks);
   const Grid grid = arrange_in_clusters({blocks, kMaxThreads}, has_clusters);
   const uint32_t parts = grid.blocks / grid.cluster;
   const size_t flags = size_t{parts} * kSymmTurns * kMaxRanks * kSymmSlotUnit;

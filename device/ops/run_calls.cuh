@@ -135,11 +135,11 @@ struct AcrossHostsWay : OfCluster {
     (void)calls.template exchange<kWire>(plan, max_bytes, Group{});
     return calls.finish(Group{});
   }
-  template <typename Plan>
+  template <typename Plan, typename Reduce>
   VERBENA_DEVICE static SymmStatus exchange_reduce(const Launch& launch, const Plan& plan, uint64_t max_bytes,
-                                                   const ReduceAny& reduce) {
+                                                   const Reduce& reduce) {
     start_of(launch)();
-    auto calls = make_calls<ReduceAny>(launch);
+    auto calls = make_calls<Reduce>(launch);
     (void)calls.template reduce_scatter<kWire>(plan, max_bytes, reduce, Group{});
     return calls.finish(Group{});
   }

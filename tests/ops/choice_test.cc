@@ -256,7 +256,7 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
     uint64_t bytes;
     Grid grid;
   } kRows[] = {{0, {1, 32}},        {1 * kKi, {1, 64}},   {64 * kKi, {1, 512}}, {256 * kKi, {4, 512}},
-               {1 * kMi, {8, 512}}, {4 * kMi, {16, 512}}, {64 * kMi, {32, 512}}};
+               {1 * kMi, {8, 512}}, {4 * kMi, {16, 512}}, {64 * kMi, {16, 512}}};
   for (const auto& row : kRows) {
     const Choice choice = chooser.choose(VERBENA_OPS_ALL_REDUCE, row.bytes, {});
     EXPECT_EQ(choice.algorithm, Algorithm::kBulkTwoShot);
@@ -264,7 +264,7 @@ TEST(ChoiceTest, BetweenHostsThereAreChunksAndCodecsOnly) {
   }
   EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi - 1).algorithm, Algorithm::kBulkTwoShot);
   EXPECT_EQ(chooser.choose_quantised(Algorithm::kInt4, 16 * kKi).algorithm, Algorithm::kInt4);
-  EXPECT_EQ(chooser.max_blocks(Family::kPackets), 32U);
+  EXPECT_EQ(chooser.max_blocks(Family::kPackets), 16U);
   const verbena_ops_choice one_shot{VERBENA_OPS_ONE_SHOT, 0, 0, 0};
   EXPECT_THROW(chooser.complete(chooser.choose(VERBENA_OPS_ALL_REDUCE, kKi, {}), &one_shot), Failure);
   EXPECT_FALSE(chooser.spread_rows(Algorithm::kOneShot, 1, 16 * kKi));
@@ -284,8 +284,6 @@ TEST(ChoiceTest, BetweenHostsBlocksAreFewClusters) {
   platform.has_clusters = false;
   const Chooser without(platform, {}, "");
   EXPECT_EQ(without.arrange({15, 64}), (Grid{15, 64, 1}));
-  EXPECT_EQ(without.max_blocks(Family::kChunks), 16U);
-  EXPECT_EQ(without.choose(VERBENA_OPS_ALL_REDUCE, 64 * kMi, {}).grid, (Grid{16, 512}));
 }
 
 // Four ranks on two hosts, with a setting.

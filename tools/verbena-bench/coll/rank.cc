@@ -280,8 +280,10 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
                                                     all_reduce, name,
                                                     verbena_ops_choice{algorithm, 0, 0, 0}));
     };
-    // The contender with which the others are compared comes first.
-    add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
+    // The contender with which the others are compared comes first. Separate calls of an all-reduce and a norm
+    // do not compute their input from the outputs of experts, so they are no contender.
+    if (!subject.named.is_finalized)
+      add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);
     if (plan_.hosts > 1) return all;
     add(NormContender::Kind::kFused, nullptr, "verbena/one-shot", VERBENA_OPS_ONE_SHOT);

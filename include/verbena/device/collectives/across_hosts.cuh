@@ -255,7 +255,7 @@ class AcrossHosts {
     VERBENA_HOST_DEVICE static constexpr uint32_t unit_bytes() { return kTileBytes; }
     VERBENA_DEVICE uint32_t fit_bytes(uint32_t data_bytes) const {
       const uint32_t there =
-          LosslessTiles<kBytes>::fit_elements(calls.blocks_.slot_bytes - kSymmSlotUnit) / kTileElements;
+          LosslessTiles<kBytes>::fit_chunk(calls.blocks_.slot_bytes - kSymmSlotUnit) / kTileElements;
       const uint32_t here = data_bytes / unit_bytes();
       return (there < here ? there : here) * unit_bytes();
     }
@@ -349,7 +349,7 @@ class AcrossHosts {
     if (status_ != SymmStatus::kDone) return status_;
     if (!load_number(group)) return status_;
     uint64_t most = half_bytes() / (kVectorBytes * count_vectors(reduce)) * kVectorBytes;
-    if constexpr (kBytes != 0) most = LosslessTiles<kBytes>::fit_elements(quarter_bytes()) * sizeof(Bfloat16);
+    if constexpr (kBytes != 0) most = LosslessTiles<kBytes>::fit_chunk(quarter_bytes()) * sizeof(Bfloat16);
     if (most == 0) status_ = SymmStatus::kInvalid;
     if (status_ != SymmStatus::kDone) return status_;
     most = detail::even_rounds(max_bytes, most, kBytes == 0 ? kVectorBytes : kTileBytes);

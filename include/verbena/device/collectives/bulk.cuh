@@ -158,7 +158,7 @@ class Bulk : public BulkReduce<Context, kReachesFar> {
     if (!begin(group) || max_bytes == 0) return status_;
     uint64_t room = (kReachesFar && kPayload == Payload::kPerMember ? 1 : 2) * half_bytes();
     if constexpr (kWire == Wire::kLossless) {
-      room = CodedRows::fit_elements(room) * uint64_t{kCodedElementBytes};
+      room = CodedRows::fit_chunk(room) * uint64_t{kCodedElementBytes};
       if (room == 0) return status_ = SymmStatus::kInvalid;
     }
     auto most = static_cast<uint32_t>(chunk_bytes_ >= kVectorBytes && chunk_bytes_ < room

@@ -74,6 +74,14 @@ class LosslessTiles {
     return static_cast<uint32_t>(units) * kUnitElements;
   }
 
+  // Returns the largest number of elements of a chunk, like fit_elements(). Chunks are short, so that a GPU
+  // encodes and decodes chunks while a NIC carries another chunk.
+  VERBENA_HOST_DEVICE static constexpr uint32_t fit_chunk(uint64_t bytes) {
+    constexpr uint32_t kMost = (1U << 20) / kElementBytes;  // 2026-11-30-h200x2-hosts-clusters
+    const uint32_t elements = fit_elements(bytes);
+    return elements < kMost ? elements : kMost;
+  }
+
   // Begins a message. All threads of the group must call it, and must then sync before the first store().
   template <typename Group>
   VERBENA_DEVICE void begin(const Group& group) const {

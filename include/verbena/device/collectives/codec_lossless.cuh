@@ -77,7 +77,7 @@ class LosslessTiles {
   // Returns the largest number of elements of a chunk, like fit_elements(). Chunks are short, so that a GPU
   // encodes and decodes chunks while a NIC carries another chunk.
   VERBENA_HOST_DEVICE static constexpr uint32_t fit_chunk(uint64_t bytes) {
-    constexpr uint32_t kMost = (1U << 20) / kElementBytes;  // 2026-11-30-h200x2-hosts-clusters
+    constexpr uint32_t kMost = (1U << 20) / kElementBytes;  // 2026-11-30-h200x2-hosts-lossless
     const uint32_t elements = fit_elements(bytes);
     return elements < kMost ? elements : kMost;
   }

@@ -63,6 +63,10 @@ constexpr const char* kCodedNames[kCountCodecs] = {
 constexpr uint64_t divide_up(uint64_t number, uint64_t by) {
   return (number + by - 1) / by;
 }
+// Returns whether a kernel can have the number of threads of a measurement.
+bool has_whole_warps(const tuner::OpsMeasurement& one) {
+  return one.threads % 32 == 0 && one.threads <= kMaxThreads;
+}
 // Rounds a number of threads up to whole warps, but to at most kMaxThreads.
 constexpr uint32_t round_threads(uint64_t threads) {
   return static_cast<uint32_t>(std::min<uint64_t>(kMaxThreads, divide_up(threads, 32) * 32));
@@ -113,8 +117,7 @@ Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasureme
   const auto index = [&](const char* operation, auto is_possible) {
     const auto accept = [&](const tuner::OpsMeasurement& one) -> std::optional<uint32_t> {
       const Algorithm algorithm = find_algorithm(one.algorithm);
-      const bool is_right = algorithm != Algorithm::kAuto && one.threads % 32 == 0 &&
-                            one.threads <= kMaxThreads && is_possible(algorithm);
+      const bool is_right = algorithm != Algorithm::kAuto && has_whole_warps(one) && is_possible(algorithm);
       return is_right ? std::optional(static_cast<uint32_t>(algorithm)) : std::nullopt;
     };
     return tuner::OpsTable(measurements, {operation, platform.ranks, platform.hosts, gpu}, accept);
@@ -136,7 +139,9 @@ Chooser::Chooser(const Platform& platform, const std::vector<tuner::OpsMeasureme
   });
   for (uint32_t codec = 0; codec < kCountCodecs; ++codec)
     coded_[codec] = tuner::OpsTable(measurements, {kCodedNames[codec], platform.ranks, platform.hosts, gpu},
-                                    [](const tuner::OpsMeasurement&) { return 0; });
+                                    [](const tuner::OpsMeasurement& one) {
+                                      return has_whole_warps(one) ? std::optional(0U) : std::nullopt;
+                                    });
 }
 
 uint32_t Chooser::max_blocks(Family family) const {

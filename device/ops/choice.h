@@ -34,8 +34,8 @@ constexpr uint64_t find_data_bytes(uint64_t slot_bytes) {
 constexpr uint32_t count_chunk_blocks(uint32_t blocks) {
   return 2 * blocks < kSymmMaxBlocks ? 2 * blocks : kSymmMaxBlocks;
 }
-// Returns the maximum number of blocks of kernels for teams across hosts. NICs send a few long parts of a tensor
-// faster than many short parts. With 24 or 32 blocks, 16 MiB took up to a third longer
+// Returns the maximum number of blocks of kernels for teams across hosts. NICs send a few long parts of a
+// tensor faster than many short parts. With 24 or 32 blocks, 16 MiB took up to a third longer
 // (2026-11-30-h200x2-hosts-clusters).
 constexpr uint32_t count_host_blocks(uint32_t blocks) {
   return blocks < 16 ? blocks : 16;

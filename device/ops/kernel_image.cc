@@ -1,6 +1,6 @@
 #include "device/ops/kernel_image.h"
 
-// The build defines the folder and the version. Each image is followed by a zero byte.
+// The build defines the folder, the version and the architecture. Each image is followed by a zero byte.
 #define VERBENA_EMBED(name)                                                                                \
   asm(".pushsection .rodata\n.balign 16\nverbena_ops_" name ":\n.incbin \"" VERBENA_KERNEL_IMAGES "/" name \
       ".fatbin\"\n.byte 0\n.popsection\n")
@@ -14,6 +14,9 @@ namespace verbena::ops {
 
 const char* kernel_cuda_version() {
   return VERBENA_KERNEL_CUDA;
+}
+uint32_t kernel_architecture() {
+  return VERBENA_KERNEL_ARCHITECTURE;
 }
 const char* kernel_image() {
   return verbena_ops_kernels;

@@ -13,7 +13,8 @@
 namespace verbena::ops {
 namespace {
 
-constexpr int kHopper = 9;  // compute capability
+constexpr int kHopper = 9;      // compute capability
+constexpr uint32_t kSm90 = 90;  // kernels for older architectures do not use clusters
 
 Driver load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -68,7 +69,7 @@ GpuFacts Driver::find_gpu() const {
         "cannot query the compute capability of the GPU");
   check(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
         "cannot query the number of multiprocessors of the GPU");
-  return {name, static_cast<uint32_t>(multiprocessors), major >= kHopper};
+  return {name, static_cast<uint32_t>(multiprocessors), major >= kHopper && kernel_architecture() >= kSm90};
 }
 
 std::shared_ptr<KernelSet> KernelSet::share() {

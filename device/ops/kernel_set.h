@@ -26,7 +26,8 @@ using namespace ::verbena::cuda;  // NVIDIA's names
 struct GpuFacts {
   std::string name;
   uint32_t multiprocessors = 0;
-  bool has_clusters = false;  // Hopper or newer: has programmatic dependent launch and clusters of blocks
+  // Hopper or newer, with kernels for it: has programmatic dependent launch and clusters of blocks.
+  bool has_clusters = false;
 };
 struct Driver {
   VERBENA_OPS_CUDA(VERBENA_CUDA_MEMBER)

@@ -399,6 +399,16 @@ TEST(ChoiceTest, QuantisedBetweenHostsWhereThatWasMeasuredToBeFaster) {
     EXPECT_EQ(choice.grid, (Grid{microseconds < 3 ? 4U : 8U, 512}));
   }
 }
+TEST(ChoiceTest, QuantisedWithWholeWarpsOnly) {
+  for (const uint32_t threads : {48, 1024}) {
+    std::vector<tuner::OpsMeasurement> measurements = {
+        measured_between_hosts("all_reduce", "bulk-two-shot", {{1 * kMi, 8, 3}}),
+        measured_between_hosts("all_reduce_fp8", "coded", {{1 * kMi, 4, 2}})};
+    measurements.back().threads = threads;
+    const Chooser chooser(between_hosts(), measurements, "GPU");
+    EXPECT_EQ(chooser.choose_quantised(Algorithm::kFloat8, 1 * kMi).grid.threads, 512U);
+  }
+}
 
 // So that kernels of several communicators, which wait for ranks, run beside each other.
 TEST(ChoiceTest, NoCommunicatorFillsAGpu) {

@@ -126,7 +126,10 @@ struct ClusterGroup {
   VERBENA_DEVICE bool any(bool vote) const {
     if (blocks_per_cluster() == 1) return sync_block_any(vote);
     const bool is_any = find_voters(vote) != 0;
-    end_reading();
+    // Then the words may be written again. No release is needed, because find_voters() has used what it has
+    // loaded.
+    arrive_at_cluster_relaxed();
+    await_cluster();
     return is_any;
   }
   VERBENA_DEVICE bool elect() const { return rank() == 0; }
@@ -137,18 +140,13 @@ struct ClusterGroup {
     const uint32_t givers = find_voters(is_giver);
     const auto giver = static_cast<uint32_t>(__builtin_popcount((givers & (~givers + 1)) - 1));  // the lowest
     const uint64_t shared = load_relaxed<Scope::kCluster>(find_in_cluster(word, giver));
-    end_reading();
+    sync();  // every thread has loaded the value
     return shared;
   }
 
  private:
-  // Waits until all threads have read the words of shared memory, which may then be written again.
-  VERBENA_DEVICE void end_reading() const {
-    arrive_at_cluster_relaxed();
-    await_cluster();
-  }
-  // Syncs, and returns a bit for each block that has a thread with a true vote. The caller then calls
-  // end_reading().
+  // Syncs, and returns a bit for each block that has a thread with a true vote. The threads of the cluster
+  // must meet again before the next call.
   VERBENA_DEVICE uint32_t find_voters(bool vote) const {
     uint64_t* const word = detail::find_cluster_words();
     const bool is_vote = sync_block_any(vote);

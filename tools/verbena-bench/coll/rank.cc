@@ -280,8 +280,8 @@ std::vector<std::unique_ptr<Contender>> Rank::list_contenders(const Subject& sub
                                                     all_reduce, name,
                                                     verbena_ops_choice{algorithm, 0, 0, 0}));
     };
-    // The contender with which the others are compared comes first. Separate calls of an all-reduce and a norm
-    // do not compute their input from the outputs of experts, so they are no contender.
+    // The contender with which the others are compared comes first. Separate calls of an all-reduce and a
+    // norm do not compute their input from the outputs of experts, so they are no contender.
     if (!subject.named.is_finalized)
       add(NormContender::Kind::kApart, chosen_.get(), "verbena/apart", VERBENA_OPS_AUTO);
     add(NormContender::Kind::kFused, nullptr, "verbena/auto", VERBENA_OPS_AUTO);

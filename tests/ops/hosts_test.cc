@@ -267,16 +267,18 @@ TEST(OpsAcrossHosts, ARailThatFailsLosesNothing) {
   }
 }
 
-// Rank 3 comes when the others have given up: all of them name it, and go on after a reset.
+// Rank 3 comes when the others have given up: all of them name it, and go on after a reset. The two blocks of
+// each kernel are a cluster.
 TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
   const base::ScopedEnvironment environment({{"VERBENA_SYMM_TIMEOUT_MS", "1000"}});
   expect_run({0, 0, 1, 1}, [](Rank& rank, uint32_t number) -> std::string {
+    const verbena_ops_choice two_blocks{VERBENA_OPS_BULK_TWO_SHOT, 2, 64, 0};
     rank.create_for_all();
-    check(rank.all_reduce());
+    check(rank.all_reduce(&two_blocks));
     if (!rank.has_sum(4, 6)) return "wrong";
     if (number == 3) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
-    } else if (rank.all_reduce() != VERBENA_SUCCESS) {
+    } else if (rank.all_reduce(&two_blocks) != VERBENA_SUCCESS) {
       return verbena_last_error();
     }
     rank.synchronize();
@@ -285,7 +287,7 @@ TEST(OpsAcrossHosts, NamesTheRankThatDoesNotComeAndGoesOn) {
     if (result != VERBENA_TIMEOUT || std::string(text).find("of rank 3") == std::string::npos)
       return std::string("said: ") + text;
     check(verbena_ops_reset(rank.ops()));
-    check(rank.all_reduce());
+    check(rank.all_reduce(&two_blocks));
     return rank.has_sum(4, 6) ? "" : "wrong after a reset";
   });
 }

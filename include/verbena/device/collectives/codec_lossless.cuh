@@ -86,8 +86,8 @@ class LosslessTiles {
   template <typename Group>
   VERBENA_DEVICE void begin(const Group& group) const {
     if (group.elect())
-      store_relaxed<Scope::kGpu>(reinterpret_cast<uint32_t*>(memory_),
-                                 static_cast<uint32_t>(head_bytes(elements_) / kVectorBytes));
+      device::store<Order::kWeak, Scope::kThreads>(
+          reinterpret_cast<uint32_t*>(memory_), static_cast<uint32_t>(head_bytes(elements_) / kVectorBytes));
   }
   // Returns the length of the message in bytes, a multiple of 16. Call it after a barrier that follows the
   // last store().

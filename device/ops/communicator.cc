@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "device/ops/window_place.h"
 #include "tuner/calibration_file.h"
 #include "verbena/backends.h"
 
@@ -400,8 +401,9 @@ void Communicator::launch(std::span<const Pending> calls, CUstream stream) {
           call.lengths == Lengths::kByReceiver || call.lengths == Lengths::kBySender;
       CallRecord record = make_record(call, choice.algorithm, choice.grid, choice.chunk_bytes);
       if (choice.algorithm == Algorithm::kDirect && call.kind == Kind::kAllReduce) {
-        if (const auto place = find_place(call.input, call.length_bytes)) record.input_place = place->offset;
-        if (const auto place = find_place(call.output, call.length_bytes))
+        if (const auto place = find_window_place(context_, call.input, call.length_bytes))
+          record.input_place = place->offset;
+        if (const auto place = find_window_place(context_, call.output, call.length_bytes))
           record.output_place = place->offset;
       }
       compare_calls(record, have_same_counts ? call.counts : nullptr, stream);
@@ -441,21 +443,11 @@ void Communicator::launch_coded(const Pending& one, CUstream stream) {
                                 stream);
 }
 
-std::optional<Communicator::WindowPlace> Communicator::find_place(const void* tensor,
-                                                                  uint64_t length_bytes) const {
-  verbena_window* const window = verbena_window_find(context_, tensor);
-  if (window == nullptr) return std::nullopt;
-  const char* const begin = static_cast<char*>(verbena_window_address(window));
-  // If the address is below the window's begin, the unsigned difference is very large.
-  const auto offset = static_cast<uint64_t>(static_cast<const char*>(tensor) - begin);
-  if (length_bytes > verbena_window_length(window) || offset > verbena_window_length(window) - length_bytes)
-    return std::nullopt;
-  return WindowPlace{window, offset};
-}
-
 bool Communicator::are_in_windows(const Call& call) const {
   for (const char* const tensor : {call.input, static_cast<const char*>(call.output)})
-    if (reinterpret_cast<uintptr_t>(tensor) % 16 != 0 || !find_place(tensor, call.length_bytes)) return false;
+    if (reinterpret_cast<uintptr_t>(tensor) % 16 != 0 ||
+        !find_window_place(context_, tensor, call.length_bytes))
+      return false;
   return true;
 }
 
@@ -517,7 +509,7 @@ void Communicator::gather_by_copies(const void* input, void* output, uint64_t le
     throw Failure(VERBENA_INVALID_USAGE,
                   "ops: an all-gather by copy engines cannot be part of a group. Call the all-gather outside "
                   "the group");
-  const auto place = find_place(output, size_ * length_bytes);
+  const auto place = find_window_place(context_, output, size_ * length_bytes);
   if (!place) {
     throw Failure(VERBENA_INVALID_ARGUMENT,
                   "ops: an all-gather by copy engines needs an output in a window (verbena_window_allocate). "

@@ -87,13 +87,6 @@ class Communicator {
   // Gathers `length_bytes` bytes from each rank with copy engines. Throws Failure if the output is not in a
   // window that is mapped on all members.
   void gather_by_copies(const void* input, void* output, uint64_t length_bytes, CUstream stream);
-  // A window and an offset in the window. find_place() returns the place of a tensor, or nothing if no window
-  // contains the whole tensor.
-  struct WindowPlace {
-    verbena_window* window;
-    uint64_t offset;
-  };
-  std::optional<WindowPlace> find_place(const void* tensor, uint64_t length_bytes) const;
   // are_in_windows() returns whether the input and the output of an all-reduce lie in windows on this rank.
   // are_in_windows_of_all() returns whether they lie in windows on all ranks: with the option has_windows,
   // the caller has promised that all ranks are alike.

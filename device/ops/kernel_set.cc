@@ -159,11 +159,13 @@ void KernelSet::load_moe() {
       MoeKernels& kernels = moe_kernels_[i];
       for (uint32_t cast = 0; cast < kernels.dispatch.size(); ++cast) {
         kernels.dispatch[cast] = find(std::string("dispatch") + kCastNames[cast]);
+        if (family == MoeFamily::kInWindows) continue;
         kernels.grouped[cast] = find(std::string("dispatch_grouped") + kCastNames[cast]);
       }
       for (uint32_t order = 0; order < kernels.combine.size(); ++order) {
-        if (family == MoeFamily::kFar && static_cast<device::MoeOrder>(order) == device::MoeOrder::kExact)
-          continue;
+        const auto is = [&](device::MoeOrder one) { return order == static_cast<uint32_t>(one); };
+        if (family == MoeFamily::kFar && is(device::MoeOrder::kExact)) continue;
+        if (family == MoeFamily::kInWindows && !is(device::MoeOrder::kRows)) continue;
         const std::string name = std::string("combine_") + kOrderNames[order];
         kernels.combine[order] = {find(name + "_float16"), find(name + "_bfloat16")};
       }

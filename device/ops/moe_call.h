@@ -26,14 +26,15 @@ using MoeFarDispatchLaunch = MoeFarLaunch<MoeDispatchLaunch>;
 using MoeFarCombineLaunch = MoeFarLaunch<MoeCombineLaunch>;
 
 // The kernels have the same names in each family, but each family has its own namespace: verbena::ops::moe
-// for one host, moe_in_turn for one host and long batches, moe_far for teams across hosts. Profiling tools
-// such as DeepEP's timer look for kernels whose names contain "::dispatch" and "::combine".
-enum class MoeFamily : uint32_t { kOneHost, kInTurn, kFar };
-inline constexpr uint32_t kMoeFamilies = 3;
+// for one host, moe_in_turn for one host and long batches, moe_in_windows for exchanges in windows, moe_far
+// for teams across hosts. Profiling tools such as DeepEP's timer look for kernels whose names contain
+// "::dispatch" and "::combine".
+enum class MoeFamily : uint32_t { kOneHost, kInTurn, kInWindows, kFar };
+inline constexpr uint32_t kMoeFamilies = 4;
 
 // Returns the symbol of a family's kernel.
 inline std::string mangle_moe_kernel(const std::string& name, MoeFamily family) {
-  constexpr const char* kNamespaces[kMoeFamilies] = {"moe", "moe_in_turn", "moe_far"};
+  constexpr const char* kNamespaces[kMoeFamilies] = {"moe", "moe_in_turn", "moe_in_windows", "moe_far"};
   const bool is_far = family == MoeFamily::kFar;
   const auto write = [](const std::string& word) { return std::to_string(word.size()) + word; };
   const bool is_dispatch = name.rfind("dispatch", 0) == 0;

@@ -10,6 +10,7 @@
 
 #include "device/ops/agreement.h"
 #include "device/ops/choice.h"
+#include "device/ops/window_place.h"
 #include "verbena/backends.h"
 
 namespace verbena::ops {
@@ -17,8 +18,9 @@ namespace {
 
 constexpr uint32_t kThreads = 512, kMinBlocks = 32;
 // A batch is long if each warp has at least half a token. Then each warp has at least kItemsInTurn parts of
-// tokens, so that it sends and receives in turn several times.
-constexpr uint32_t kLongBatch = 2, kItemsInTurn = 4;
+// tokens, so that it sends and receives in turn several times. In windows, each warp has up to
+// kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
+constexpr uint32_t kLongBatch = 2, kItemsInTurn = 4, kItemsInWindows = 32;
 constexpr size_t kMoeErrorBytes = 512;
 using device::kMoePacketBytes, device::kWarpLanes;
 
@@ -68,12 +70,16 @@ uint32_t choose_bits(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
   return bits;
 }
 // Chooses the parts of a call that sends and receives the given numbers of rows.
-device::MoeParts choose_parts(MoeFamily family, const Grid& grid, uint32_t tokens, uint32_t sent,
-                              uint32_t received, uint32_t row_bytes) {
-  if (family != MoeFamily::kInTurn)
+device::MoeParts choose_parts(device::MoeKind kind, MoeFamily family, const Grid& grid, uint32_t tokens,
+                              uint32_t sent, uint32_t received, uint32_t row_bytes) {
+  const bool is_in_windows = family == MoeFamily::kInWindows;
+  if (family != MoeFamily::kInTurn && !is_in_windows)
     return {choose_bits(grid, sent, row_bytes), choose_bits(grid, received, row_bytes)};
+  const uint32_t items = (is_in_windows ? kItemsInWindows : kItemsInTurn) * count_warps(grid);
+  // In windows, the threads of a combine load up to 8 packets of a row at a time.
+  const uint32_t min_vectors = is_in_windows && kind == device::MoeKind::kCombine ? 7 : 2;
   uint32_t bits = 0;
-  while ((tokens << bits) < kItemsInTurn * count_warps(grid) && count_vectors(row_bytes) >> bits >= 4) ++bits;
+  while ((tokens << bits) < items && count_vectors(row_bytes) >> (bits + 1) >= min_vectors) ++bits;
   return {bits, bits};
 }
 
@@ -180,6 +186,11 @@ MoeAgreement agree_on_moe(verbena_context* context, const MoeProposal& mine,
           VERBENA_INVALID_USAGE,
           "verbena_moe_options::exact works only if all ranks of the team are on one host, because each host "
           "sends only one sum to another host. Use VERBENA_MOE_ROWS or VERBENA_MOE_REDUCED, without `exact`");
+    if (team.hosts.size() > 1 && one.options.in_windows != 0)
+      refuse(
+          VERBENA_INVALID_USAGE,
+          "verbena_moe_options::in_windows works only if all ranks of the team are on one host, because "
+          "loads and stores do not reach windows on other hosts. Create the exchange without `in_windows`");
   }
   return agreement;
 }
@@ -216,6 +227,8 @@ device::MoeShape make_moe_shape(const verbena_moe_options& options, uint32_t ran
   expect_multiple("the number of ranks", ranks, hosts);
   shape.rows_of_token = options.exact != 0 ? options.top_k : std::min(ranks / hosts, options.top_k);
   shape.hosts = hosts;
+  expect_valid(options.in_windows == 0 || hosts == 1, "in_windows works only on one host");
+  shape.in_windows = options.in_windows != 0 ? 1 : 0;
   shape.chunk_bits = choose_chunk_bits(options.max_tokens);
   return shape;
 }
@@ -232,7 +245,7 @@ uint32_t find_max_rows(const device::MoeShape& shape, verbena_moe_grouping group
 
 MoeExchange::MoeExchange(verbena_context* context, const verbena_team* team,
                          const verbena_moe_options& options)
-    : options_(options) {
+    : context_(context), options_(options) {
   MoeProposal mine{};
   std::exception_ptr failure;
   try {
@@ -356,6 +369,15 @@ void MoeExchange::expect_in_step() const {
   if (local_->notes.status() != 0) check_error();
 }
 
+void MoeExchange::expect_in_window(const char* name, const void* memory, uint64_t length_bytes) const {
+  expect_aligned(name, memory);
+  expect_valid(
+      find_window_place(context_, memory, length_bytes).has_value(), name,
+      " is not in a window, or the address is not symmetric, but the exchange was created with in_windows. "
+      "Allocate ",
+      length_bytes, " bytes by verbena_window_allocate()");
+}
+
 device::MoeHandleLayout MoeExchange::layout() const {
   expect_member();
   return device::MoeHandleLayout::of(shape_);
@@ -372,6 +394,7 @@ Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_byt
 // Only a kernel with all phases can send and receive in turn.
 MoeFamily MoeExchange::choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const {
   if (shape_.hosts > 1) return MoeFamily::kFar;
+  if (shape_.in_windows != 0) return MoeFamily::kInWindows;
   const bool is_long = kLongBatch * tokens >= count_warps(grid);
   return is_long && phase == VERBENA_MOE_BOTH ? MoeFamily::kInTurn : MoeFamily::kOneHost;
 }
@@ -512,11 +535,22 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
   call.output_scales = arguments.output_scales;
   call.handle = static_cast<char*>(arguments.handle);
   call.layout = layout();
+  if (shape_.in_windows != 0) {
+    expect_valid(arguments.grouping == VERBENA_MOE_BY_RANK && arguments.phase == VERBENA_MOE_BOTH,
+                 "an exchange that was created with in_windows takes only VERBENA_MOE_BY_RANK and "
+                 "VERBENA_MOE_BOTH");
+    expect_in_window("output", call.output, uint64_t{call.output_rows} * call.row_bytes);
+    if (call.scale_bytes != 0)
+      expect_in_window("output_scales", call.output_scales,
+                       uint64_t{call.output_rows} * call.output_scale_bytes);
+    expect_in_window("handle", call.handle, call.layout.bytes);
+  }
   const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes);
   const uint32_t tokens = std::max(1U, arguments.tokens);
   call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
   const MoeFamily family = choose_family(grid, tokens, arguments.phase);
-  call.parts = choose_parts(family, grid, tokens, tokens, tokens * shape_.ranks, call.row_bytes);
+  call.parts = choose_parts(device::MoeKind::kDispatch, family, grid, tokens, tokens, tokens * shape_.ranks,
+                            call.row_bytes);
   if (arguments.grouping != VERBENA_MOE_BY_RANK && is_last(arguments.phase)) call.phases |= device::kMoePlace;
   local_->kernels->launch_moe(family, grid, launch, arguments.quantisation, arguments.type, stream);
   end_phase(arguments, sent_dispatch_);
@@ -541,21 +575,30 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
     expect_aligned("rows", arguments.rows);
   expect_aligned("handle", arguments.handle);
   if (arguments.tokens != 0) expect_aligned("output", arguments.output);
+  if (shape_.in_windows != 0) {
+    expect_valid(arguments.order == VERBENA_MOE_ROWS && arguments.grouping == VERBENA_MOE_BY_RANK &&
+                     arguments.phase == VERBENA_MOE_BOTH,
+                 "an exchange that was created with in_windows takes only VERBENA_MOE_ROWS, "
+                 "VERBENA_MOE_BY_RANK and VERBENA_MOE_BOTH");
+    expect_in_window("rows", arguments.rows,
+                     uint64_t{2} * shape_.ranks * shape_.max_tokens * options_.hidden);
+  }
   MoeFarCombineLaunch launch{};
   begin_launch(launch);
   const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
   const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);
   const MoeFamily family = choose_family(grid, tokens, arguments.phase);
-  launch.call = {arguments.rows,
-                 row_bytes,
-                 arguments.tokens,
-                 arguments.output,
-                 static_cast<const char*>(arguments.handle),
-                 begin_phase("combine", arguments, sent_combine_),
-                 choose_parts(family, grid, tokens, tokens * shape_.ranks, tokens, row_bytes),
-                 layout(),
-                 static_cast<device::MoeGrouping>(arguments.grouping),
-                 arguments.weights};
+  launch.call = {
+      arguments.rows,
+      row_bytes,
+      arguments.tokens,
+      arguments.output,
+      static_cast<const char*>(arguments.handle),
+      begin_phase("combine", arguments, sent_combine_),
+      choose_parts(device::MoeKind::kCombine, family, grid, tokens, tokens * shape_.ranks, tokens, row_bytes),
+      layout(),
+      static_cast<device::MoeGrouping>(arguments.grouping),
+      arguments.weights};
   local_->kernels->launch_moe(family, grid, launch, static_cast<device::MoeOrder>(arguments.order),
                               arguments.type, stream);
   end_phase(arguments, sent_combine_);

@@ -52,6 +52,8 @@ class MoeExchange {
   void expect_in_step() const;
   Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
   MoeFamily choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const;
+  // With in_windows: throws Failure unless memory is in a window and aligned to packets.
+  void expect_in_window(const char* name, const void* memory, uint64_t length_bytes) const;
   // Returns the bits of the phases that the kernel runs. Throws Failure if the phase is out of order, or if
   // the arguments of a RECEIVE differ from the arguments of its SEND. `sent` contains the arguments of the
   // SEND, or nothing if no call is in flight.
@@ -76,6 +78,7 @@ class MoeExchange {
   void begin_launch(MoeFarLaunch<MoeLaunch>& launch);
   void expect_whole_hosts(uint32_t living) const;
 
+  verbena_context* const context_;
   const verbena_moe_options options_;
   device::MoeShape shape_{};
   device::MoeHosts hosts_{};

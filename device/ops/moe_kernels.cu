@@ -7,31 +7,37 @@
     __VA_ARGS__(launch);                                                                            \
   }
 
-#define VERBENA_OPS_COMBINE(order_name, order, in_turn, LaunchOf)       \
-  VERBENA_OPS_KERNEL(combine_##order_name##_float16, LaunchOf,          \
-                     (run_moe_combine<Half, MoeOrder::order, in_turn>)) \
-  VERBENA_OPS_KERNEL(combine_##order_name##_bfloat16, LaunchOf,         \
-                     (run_moe_combine<Bfloat16, MoeOrder::order, in_turn>))
+#define VERBENA_OPS_COMBINE(order_name, order, flow, LaunchOf)                \
+  VERBENA_OPS_KERNEL(combine_##order_name##_float16, LaunchOf,                \
+                     (run_moe_combine<Half, MoeOrder::order, MoeFlow::flow>)) \
+  VERBENA_OPS_KERNEL(combine_##order_name##_bfloat16, LaunchOf,               \
+                     (run_moe_combine<Bfloat16, MoeOrder::order, MoeFlow::flow>))
 
-#define VERBENA_OPS_DISPATCH(name, is_grouped, in_turn, LaunchOf)                                         \
-  VERBENA_OPS_KERNEL(name, LaunchOf, (run_moe_dispatch<MoeRowBytes, is_grouped, in_turn>))                \
-  VERBENA_OPS_KERNEL(name##_float16, LaunchOf, (run_moe_dispatch<MoeRowCast<Half>, is_grouped, in_turn>)) \
-  VERBENA_OPS_KERNEL(name##_bfloat16, LaunchOf, (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped, in_turn>))
+#define VERBENA_OPS_DISPATCH(name, is_grouped, flow, LaunchOf)                                   \
+  VERBENA_OPS_KERNEL(name, LaunchOf, (run_moe_dispatch<MoeRowBytes, is_grouped, MoeFlow::flow>)) \
+  VERBENA_OPS_KERNEL(name##_float16, LaunchOf,                                                   \
+                     (run_moe_dispatch<MoeRowCast<Half>, is_grouped, MoeFlow::flow>))            \
+  VERBENA_OPS_KERNEL(name##_bfloat16, LaunchOf,                                                  \
+                     (run_moe_dispatch<MoeRowCast<Bfloat16>, is_grouped, MoeFlow::flow>))
 
-#define VERBENA_OPS_FAMILY(in_turn, DispatchOf, CombineOf)          \
-  VERBENA_OPS_DISPATCH(dispatch, false, in_turn, DispatchOf)        \
-  VERBENA_OPS_DISPATCH(dispatch_grouped, true, in_turn, DispatchOf) \
-  VERBENA_OPS_COMBINE(rows, kRows, in_turn, CombineOf)              \
-  VERBENA_OPS_COMBINE(reduced, kReduced, in_turn, CombineOf)
+#define VERBENA_OPS_FAMILY(flow, DispatchOf, CombineOf)          \
+  VERBENA_OPS_DISPATCH(dispatch, false, flow, DispatchOf)        \
+  VERBENA_OPS_DISPATCH(dispatch_grouped, true, flow, DispatchOf) \
+  VERBENA_OPS_COMBINE(rows, kRows, flow, CombineOf)              \
+  VERBENA_OPS_COMBINE(reduced, kReduced, flow, CombineOf)
 
 namespace verbena::ops::moe {
-VERBENA_OPS_FAMILY(false, MoeDispatchLaunch, MoeCombineLaunch)
-VERBENA_OPS_COMBINE(exact, kExact, false, MoeCombineLaunch)
+VERBENA_OPS_FAMILY(kSendFirst, MoeDispatchLaunch, MoeCombineLaunch)
+VERBENA_OPS_COMBINE(exact, kExact, kSendFirst, MoeCombineLaunch)
 }  // namespace verbena::ops::moe
 namespace verbena::ops::moe_in_turn {
-VERBENA_OPS_FAMILY(true, MoeDispatchLaunch, MoeCombineLaunch)
-VERBENA_OPS_COMBINE(exact, kExact, true, MoeCombineLaunch)
+VERBENA_OPS_FAMILY(kInTurn, MoeDispatchLaunch, MoeCombineLaunch)
+VERBENA_OPS_COMBINE(exact, kExact, kInTurn, MoeCombineLaunch)
 }  // namespace verbena::ops::moe_in_turn
+namespace verbena::ops::moe_in_windows {
+VERBENA_OPS_DISPATCH(dispatch, false, kInWindows, MoeDispatchLaunch)
+VERBENA_OPS_COMBINE(rows, kRows, kInWindows, MoeCombineLaunch)
+}  // namespace verbena::ops::moe_in_windows
 namespace verbena::ops::moe_far {
-VERBENA_OPS_FAMILY(false, MoeFarDispatchLaunch, MoeFarCombineLaunch)
+VERBENA_OPS_FAMILY(kSendFirst, MoeFarDispatchLaunch, MoeFarCombineLaunch)
 }  // namespace verbena::ops::moe_far

@@ -39,27 +39,29 @@ struct MoeFarOf<MoeFarLaunch<MoeLaunch>> {
 };
 
 // @tparam MoeLaunch  MoeDispatchLaunch, or MoeFarLaunch<MoeDispatchLaunch>
-template <typename Rows, bool kIsGrouped, bool kInTurn = false, typename MoeLaunch = MoeDispatchLaunch>
+template <typename Rows, bool kIsGrouped, MoeFlow kFlow = MoeFlow::kSendFirst,
+          typename MoeLaunch = MoeDispatchLaunch>
 VERBENA_DEVICE void run_moe_dispatch(const MoeLaunch& launch) {
   run_grid(
       launch,
       [&] {
         start_of(launch)();
         using Far = MoeFarOf<MoeLaunch>;
-        MoeDispatchKernel<Rows, kIsGrouped, typename Far::Type, kInTurn> kernel(
+        MoeDispatchKernel<Rows, kIsGrouped, typename Far::Type, kFlow> kernel(
             launch.workspace, launch.shape, launch.call, Far::find(launch, MoeKind::kDispatch));
         return kernel.run();
       },
       [&] { spoil_dispatch(launch.call); });
 }
-template <typename T, MoeOrder kOrder, bool kInTurn = false, typename MoeLaunch = MoeCombineLaunch>
+template <typename T, MoeOrder kOrder, MoeFlow kFlow = MoeFlow::kSendFirst,
+          typename MoeLaunch = MoeCombineLaunch>
 VERBENA_DEVICE void run_moe_combine(const MoeLaunch& launch) {
   run_grid(
       launch,
       [&] {
         start_of(launch)();
         using Far = MoeFarOf<MoeLaunch>;
-        MoeCombineKernel<T, kOrder, typename Far::Type, kInTurn> kernel(
+        MoeCombineKernel<T, kOrder, typename Far::Type, kFlow> kernel(
             launch.workspace, launch.shape, launch.call, Far::find(launch, MoeKind::kCombine));
         return kernel.run();
       },

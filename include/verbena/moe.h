@@ -65,6 +65,16 @@ typedef struct {
   uint32_t exact;
   uint32_t blocks;              /* max blocks of a kernel, 1 to 256; 0 means as many as fit on every GPU */
   uint32_t programmatic_launch; /* like verbena_ops_options::programmatic_launch */
+  /* 1 if ranks should access the rows in each other's windows (verbena_window_allocate()), for long batches
+   * and few blocks. A dispatch then stores each row directly in the outputs of the experts' ranks, and a
+   * combine loads the experts' rows directly. The workspace needs no memory for rows. All ranks of the team
+   * must be on one host. Calls may use only VERBENA_MOE_BY_RANK, VERBENA_MOE_ROWS and VERBENA_MOE_BOTH, and
+   * must pass the same quantisation and column_scales on all ranks. Output, output_scales and handle of a
+   * dispatch, and rows of a combine, must lie in windows, at their symmetric addresses, and be aligned to 16
+   * bytes; their offsets in the windows may differ between ranks. A call waits for all other ranks at its
+   * beginning and at its end. After a failed call, other ranks may still access this memory until
+   * verbena_moe_reset(): do not free it earlier, and do not rely on the bytes 0xff of failed calls. */
+  uint32_t in_windows;
 } verbena_moe_options;
 
 /* How the rows of a dispatch's output are grouped. */
@@ -233,8 +243,8 @@ VERBENA_API size_t verbena_moe_max_rows(const verbena_moe_options* options, uint
  *         ranks;
  *         VERBENA_INVALID_USAGE if the ranks' options differ;
  *         VERBENA_INVALID_USAGE if the team spans hosts, and one of the following is true: the hosts have
- *         different numbers of ranks; there are more than 8 hosts; the option `exact` is set; the context
- *         uses another library's network */
+ *         different numbers of ranks; there are more than 8 hosts; the option `exact` or `in_windows` is set;
+ *         the context uses another library's network */
 VERBENA_API verbena_result verbena_moe_create(verbena_context* context, const verbena_team* team,
                                               const verbena_moe_options* options, verbena_moe** moe);
 /* Destroys the exchange. Collective over the context; call it before verbena_context_destroy(). No kernel on

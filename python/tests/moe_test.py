@@ -1,5 +1,6 @@
 """Compares verbena.moe on emulated GPUs with sums that PyTorch computes on the host: ids without an expert, repeated ids, different numbers
 of tokens per rank, every order of sums, casts, scales, calls in two phases, and operators."""
+import ctypes
 import dataclasses
 import os
 
@@ -164,6 +165,41 @@ def test_wrong_tensors(rank):
         _synchronize()
         exchange.check_error()
         assert same.rows.data_ptr() == cast.rows.data_ptr()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@on_ranks("size")
+def test_rows_in_windows(rank, size):
+    with driver.open_context(rank) as context, verbena.moe.ExpertExchange(
+            context, experts=EXPERTS, max_tokens=MAX_TOKENS, top_k=TOP_K, hidden=HIDDEN, blocks=2, max_scale_bytes=8, in_windows=True) as exchange:
+        def place(like):
+            window = context.allocate(like.numel() * like.element_size())
+            return torch.frombuffer((ctypes.c_uint8 * len(window)).from_address(window.address), dtype=like.dtype).view(like.shape)
+
+        made = exchange.make_dispatched(torch.empty(0, HIDDEN, dtype=torch.bfloat16), torch.empty(0, 2))
+        made = [place(one) for one in (made.rows, made.scales, made.handle)]
+        expert_rows = place(torch.empty(size, MAX_TOKENS, HIDDEN, dtype=torch.bfloat16))
+        for step in range(4):
+            rows, ids, weights = _draw(rank, step)
+            scales = torch.full((len(rows), 2), 100.0 * rank)
+            out = exchange.view_handle(*made, len(rows))
+            out = exchange.dispatch(rows, ids, weights, scales=scales, out=out)
+            _synchronize()
+            exchange.check_error()
+            _check_received(out, rank, size, step)
+            for source, count in enumerate(out.counts.tolist()):
+                assert (out.scales[source, :count] == 100.0 * source).all()
+            expert_rows.copy_((_run_experts(out, rank, size).float() * out.weights.unsqueeze(-1)).nan_to_num(0).sum(2))
+            result = exchange.combine(expert_rows, out, "rows")
+            _synchronize()
+            exchange.check_error()
+            assert torch.allclose(result.double(), _expect_sums(rank, step), rtol=2 ** -6, atol=2.0)
+        with pytest.raises(verbena.VerbenaError, match="output is not in a window"):
+            exchange.dispatch(rows, ids, weights, scales=scales)
+        with pytest.raises(verbena.VerbenaError, match="rows is not in a window"):
+            exchange.combine(expert_rows.clone(), out, "rows")
+        with pytest.raises(verbena.VerbenaError, match="takes only VERBENA_MOE_ROWS"):
+            exchange.combine(torch.empty(size, MAX_TOKENS, TOP_K, HIDDEN, dtype=torch.bfloat16), out, "reduced")
 
 
 def test_the_most_tokens_of_an_exchange():

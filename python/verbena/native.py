@@ -90,7 +90,8 @@ class OpsSizes(ctypes.Structure):
 
 class MoeOptions(ctypes.Structure):
     _fields_ = [("experts", c_uint32), ("max_tokens", c_uint32), ("top_k", c_uint32), ("hidden", c_uint32), ("max_row_bytes", c_uint32),
-                ("max_scale_bytes", c_uint32), ("exact", c_uint32), ("blocks", c_uint32), ("programmatic_launch", c_uint32)]
+                ("max_scale_bytes", c_uint32), ("exact", c_uint32), ("blocks", c_uint32), ("programmatic_launch", c_uint32),
+                ("in_windows", c_uint32)]
 
 
 class MoeLayout(ctypes.Structure):

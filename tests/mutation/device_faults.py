@@ -42,6 +42,10 @@ FAULTS = {
     "combine_waits_for_dead_ranks": condition("false"),
     "dead_ranks_get_rows": part(r"shape_\.near", "((1U << shape_.ranks) - 1)"),
     "ranks_come_back_without_a_reset": drop(),
+    # Of rows in windows.
+    "items_are_taken_once": condition("false"),
+    "others_end_unheard": value("0"),
+    "forms_may_differ": condition("false"),
     # Of tokens between hosts.
     "word_leaves_before_its_chunk": all_of(argument(1, "number"), argument(2, "chunk")),
     "old_word_counts": condition("load_acquire<Scope::kSystem>(word) != 0"),

@@ -100,33 +100,33 @@ void add_of(Kernels& kernels) {
     add_vectors<kRanks, device::Bfloat16>(kernels, "bfloat16");
   }
 }
-template <typename MoeLaunch, bool kIsGrouped, bool kInTurn>
+template <typename MoeLaunch, bool kIsGrouped, device::MoeFlow kFlow>
 void add_dispatch(Kernels& kernels, const std::string& name, ops::MoeFamily family) {
   using device::MoeRowCast, ops::run_moe_dispatch, ops::mangle_moe_kernel;
   kernels[mangle_moe_kernel(name, family)] =
-      make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, kInTurn, MoeLaunch>>();
+      make<MoeLaunch, &run_moe_dispatch<device::MoeRowBytes, kIsGrouped, kFlow, MoeLaunch>>();
   kernels[mangle_moe_kernel(name + "_float16", family)] =
-      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, kInTurn, MoeLaunch>>();
+      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Half>, kIsGrouped, kFlow, MoeLaunch>>();
   kernels[mangle_moe_kernel(name + "_bfloat16", family)] =
-      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, kInTurn, MoeLaunch>>();
+      make<MoeLaunch, &run_moe_dispatch<MoeRowCast<device::Bfloat16>, kIsGrouped, kFlow, MoeLaunch>>();
 }
-template <typename MoeLaunch, device::MoeOrder kOrder, bool kInTurn>
+template <typename MoeLaunch, device::MoeOrder kOrder, device::MoeFlow kFlow>
 void add_combine(Kernels& kernels, const std::string& name, ops::MoeFamily family) {
   using ops::run_moe_combine, ops::mangle_moe_kernel;
   kernels[mangle_moe_kernel(name + "_float16", family)] =
-      make<MoeLaunch, &run_moe_combine<device::Half, kOrder, kInTurn, MoeLaunch>>();
+      make<MoeLaunch, &run_moe_combine<device::Half, kOrder, kFlow, MoeLaunch>>();
   kernels[mangle_moe_kernel(name + "_bfloat16", family)] =
-      make<MoeLaunch, &run_moe_combine<device::Bfloat16, kOrder, kInTurn, MoeLaunch>>();
+      make<MoeLaunch, &run_moe_combine<device::Bfloat16, kOrder, kFlow, MoeLaunch>>();
 }
-template <typename DispatchLaunch, typename CombineLaunch, bool kInTurn>
+template <typename DispatchLaunch, typename CombineLaunch, device::MoeFlow kFlow>
 void add_moe(Kernels& kernels, ops::MoeFamily family) {
   using device::MoeOrder;
-  add_dispatch<DispatchLaunch, false, kInTurn>(kernels, "dispatch", family);
-  add_dispatch<DispatchLaunch, true, kInTurn>(kernels, "dispatch_grouped", family);
-  add_combine<CombineLaunch, MoeOrder::kRows, kInTurn>(kernels, "combine_rows", family);
-  add_combine<CombineLaunch, MoeOrder::kReduced, kInTurn>(kernels, "combine_reduced", family);
+  add_dispatch<DispatchLaunch, false, kFlow>(kernels, "dispatch", family);
+  add_dispatch<DispatchLaunch, true, kFlow>(kernels, "dispatch_grouped", family);
+  add_combine<CombineLaunch, MoeOrder::kRows, kFlow>(kernels, "combine_rows", family);
+  add_combine<CombineLaunch, MoeOrder::kReduced, kFlow>(kernels, "combine_reduced", family);
   if constexpr (std::is_same_v<CombineLaunch, ops::MoeCombineLaunch>)
-    add_combine<CombineLaunch, MoeOrder::kExact, kInTurn>(kernels, "combine_exact", family);
+    add_combine<CombineLaunch, MoeOrder::kExact, kFlow>(kernels, "combine_exact", family);
 }
 const Kernels& list_kernels() {
   using ops::GroupLaunch, ops::NormLaunch;
@@ -148,10 +148,14 @@ const Kernels& list_kernels() {
         {"verbena_ops_sharded_norm_packets", make<NormLaunch, &ops::run_sharded_norm<device::OneShot<>>>()},
         {"verbena_ops_sharded_norm_chunks", make<NormLaunch, &ops::run_sharded_norm<device::Bulk<>>>()},
     };
-    using ops::MoeFamily;
-    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch, false>(kernels, MoeFamily::kOneHost);
-    add_moe<ops::MoeDispatchLaunch, ops::MoeCombineLaunch, true>(kernels, MoeFamily::kInTurn);
-    add_moe<ops::MoeFarDispatchLaunch, ops::MoeFarCombineLaunch, false>(kernels, MoeFamily::kFar);
+    using ops::MoeFamily, ops::MoeDispatchLaunch, ops::MoeCombineLaunch, device::MoeFlow;
+    add_moe<MoeDispatchLaunch, MoeCombineLaunch, MoeFlow::kSendFirst>(kernels, MoeFamily::kOneHost);
+    add_moe<MoeDispatchLaunch, MoeCombineLaunch, MoeFlow::kInTurn>(kernels, MoeFamily::kInTurn);
+    add_dispatch<MoeDispatchLaunch, false, MoeFlow::kInWindows>(kernels, "dispatch", MoeFamily::kInWindows);
+    add_combine<MoeCombineLaunch, device::MoeOrder::kRows, MoeFlow::kInWindows>(kernels, "combine_rows",
+                                                                                MoeFamily::kInWindows);
+    add_moe<ops::MoeFarDispatchLaunch, ops::MoeFarCombineLaunch, MoeFlow::kSendFirst>(kernels,
+                                                                                      MoeFamily::kFar);
     add_known<2>(kernels);
     add_known<4>(kernels);
     add_of<2>(kernels);

@@ -23,7 +23,7 @@ uint16_t to_bfloat16(float number) {
   std::memcpy(&bits, &number, sizeof(bits));
   return static_cast<uint16_t>(bits >> 16);
 }
-verbena_moe_options make_options(bool is_exact = true) {
+verbena_moe_options make_options(bool is_exact = true, bool is_in_windows = false) {
   verbena_moe_options options{};
   options.experts = kExperts;
   options.max_tokens = kMaxTokens;
@@ -32,6 +32,7 @@ verbena_moe_options make_options(bool is_exact = true) {
   options.max_scale_bytes = 4;  // also of a cast: one scale
   options.exact = is_exact ? 1 : 0;
   options.blocks = 2;
+  options.in_windows = is_in_windows ? 1 : 0;
   return options;
 }
 std::string say(const char* what, verbena_result result) {
@@ -41,26 +42,30 @@ std::string say(const char* what, verbena_result result) {
 // A rank's exchange and its tensors. Rows of numbers so small that every sum is exact.
 class Moe {
  public:
-  Moe(Rank& rank, uint32_t number, uint32_t ranks, bool is_exact = true)
-      : rank_(rank), number_(number), ranks_(ranks), options_(make_options(is_exact)) {
+  Moe(Rank& rank, uint32_t number, uint32_t ranks, bool is_exact = true, bool is_in_windows = false)
+      : rank_(rank), number_(number), ranks_(ranks), options_(make_options(is_exact, is_in_windows)) {
     check(verbena_moe_create(rank.context().handle(), verbena_team_world(rank.context().handle()), &options_,
                              &moe_));
     check(verbena_moe_get_layout(moe_, &layout_));
     rows_.resize(kMaxTokens * kHidden);
-    output_.resize(ranks * kMaxTokens * kHidden);
+    output_ = allocate<uint16_t>(ranks * kMaxTokens * kHidden);
     scales_.resize(kMaxTokens);
-    output_scales_.resize(ranks * kMaxTokens);
+    output_scales_ = allocate<uint32_t>(ranks * kMaxTokens);
     expert_rows_.resize(ranks * kMaxTokens * kTopK * kHidden);
     combined_.resize(kMaxTokens * kHidden);
-    handle_.resize(layout_.bytes / sizeof(handle_[0]) + 1);
+    handle_ = allocate<char>(layout_.bytes);
     ids_.resize(kMaxTokens * kTopK);
     weights_.resize(kMaxTokens * kTopK);
   }
-  ~Moe() { static_cast<void>(verbena_moe_destroy(moe_)); }
+  ~Moe() {
+    static_cast<void>(verbena_moe_destroy(moe_));
+    for (verbena_window* const window : windows_) static_cast<void>(verbena_window_free(window));
+  }
   Moe(const Moe&) = delete;
   Moe& operator=(const Moe&) = delete;
 
   verbena_moe* handle() { return moe_; }
+  bool is_in_windows() const { return options_.in_windows != 0; }
   bool is_exact() const { return options_.exact != 0; }
   // Ranks that take part in calls, a bit each.
   verbena_result set_mask(uint32_t living) {
@@ -102,9 +107,9 @@ class Moe {
     arguments.id_bits = 64;
     arguments.ids = ids_.data();
     arguments.weights = weights_.data();
-    arguments.output = output_.data();
-    arguments.output_scales = output_scales_.data();
-    arguments.handle = handle_.data();
+    arguments.output = output_;
+    arguments.output_scales = output_scales_;
+    arguments.handle = handle_;
     return arguments;
   }
   verbena_moe_combine_arguments combine_arguments(verbena_moe_order order) {
@@ -112,8 +117,8 @@ class Moe {
     arguments.tokens = tokens();
     arguments.order = order;
     arguments.type = VERBENA_OPS_BFLOAT16;
-    arguments.rows = order == VERBENA_MOE_ROWS ? output_.data() : expert_rows_.data();
-    arguments.handle = handle_.data();
+    arguments.rows = order == VERBENA_MOE_ROWS ? output_ : expert_rows_.data();
+    arguments.handle = handle_;
     arguments.output = combined_.data();
     return arguments;
   }
@@ -127,7 +132,7 @@ class Moe {
   }
   template <typename T>
   const T* find(size_t offset) const {
-    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(handle_.data()) + offset);
+    return reinterpret_cast<const T*>(handle_ + offset);
   }
   // Each expert gives its number plus one.
   void run_experts() {
@@ -230,24 +235,41 @@ class Moe {
   struct alignas(16) Vector {
     uint64_t words[2];
   };
+  // Memory that a dispatch writes: in a window, if the exchange needs that.
+  template <typename T>
+  T* allocate(size_t count) {
+    if (is_in_windows()) {
+      verbena_window* window = nullptr;
+      check(verbena_window_allocate(rank_.context().handle(), count * sizeof(T), &window));
+      windows_.push_back(window);
+      return static_cast<T*>(verbena_window_address(window));
+    }
+    memory_.emplace_back(count * sizeof(T) / sizeof(Vector) + 1);
+    return reinterpret_cast<T*>(memory_.back().data());
+  }
   Rank& rank_;
   const uint32_t number_, ranks_;
   const verbena_moe_options options_;
   verbena_moe* moe_ = nullptr;
   verbena_moe_layout layout_{};
   uint32_t living_ = ~0U;
-  std::vector<uint16_t> rows_, output_, expert_rows_, combined_;  // new gives multiples of 16
-  std::vector<uint32_t> scales_, output_scales_;
+  std::vector<uint16_t> rows_, expert_rows_, combined_;  // new gives multiples of 16
+  std::vector<uint32_t> scales_;
   std::vector<int64_t> ids_;
   std::vector<float> weights_;
-  std::vector<Vector> handle_;
+  std::vector<std::vector<Vector>> memory_;
+  std::vector<verbena_window*> windows_;
+  uint16_t* output_ = nullptr;
+  uint32_t* output_scales_ = nullptr;
+  char* handle_ = nullptr;
 };
 
 constexpr verbena_moe_order kOrders[] = {VERBENA_MOE_ROWS, VERBENA_MOE_REDUCED, VERBENA_MOE_EXACT};
 
 std::string run_steps(Moe& moe, uint32_t first) {
   for (uint32_t step = first; step < first + 6; ++step) {
-    const verbena_moe_order order = kOrders[step % (moe.is_exact() ? 3 : 2)];
+    const verbena_moe_order order =
+        moe.is_in_windows() ? VERBENA_MOE_ROWS : kOrders[step % (moe.is_exact() ? 3 : 2)];
     moe.draw(step);
     if (const std::string wrong = say("dispatch", moe.dispatch()); !wrong.empty()) return wrong;
     moe.synchronize();
@@ -290,6 +312,63 @@ std::string replay(Rank& rank, uint32_t number, uint32_t ranks, bool is_exact) {
   }
   return "";
 }
+// Rows that other ranks store and load in windows.
+TEST(Moe, RowsInWindows) {
+  for (const size_t ranks : {1, 2, 4})
+    expect_run(std::vector<int>(ranks), [&](Rank& rank, uint32_t number) -> std::string {
+      Moe moe(rank, number, static_cast<uint32_t>(ranks), false, true);
+      return run_steps(moe, 5);
+    });
+}
+// What an exchange in windows refuses on the host; it works afterwards.
+TEST(Moe, RowsOutsideWindowsAreRefused) {
+  expect_run({0, 0}, [](Rank& rank, uint32_t number) -> std::string {
+    Moe moe(rank, number, 2, false, true);
+    moe.draw(1);
+    std::vector<char> outside(1 << 16);
+    const auto expect_refused = [&](const char* name, const auto& change) -> std::string {
+      auto arguments = moe.dispatch_arguments();
+      change(arguments);
+      const bool is_refused =
+          verbena_moe_dispatch(moe.handle(), &arguments, nullptr) == VERBENA_INVALID_ARGUMENT;
+      const std::string said = verbena_last_error();
+      return is_refused && said.find(name) != std::string::npos ? "" : std::string(name) + ": " + said;
+    };
+    std::string wrong =
+        expect_refused("output is not in a window", [&](auto& call) { call.output = outside.data(); });
+    if (wrong.empty())
+      wrong = expect_refused("output_scales is not in a window",
+                             [&](auto& call) { call.output_scales = outside.data(); });
+    if (wrong.empty())
+      wrong = expect_refused("handle is not in a window", [&](auto& call) { call.handle = outside.data(); });
+    if (wrong.empty())
+      wrong =
+          expect_refused("takes only VERBENA_MOE_BY_RANK", [](auto& call) { call.phase = VERBENA_MOE_SEND; });
+    if (wrong.empty())
+      wrong = expect_refused("takes only VERBENA_MOE_BY_RANK",
+                             [](auto& call) { call.grouping = VERBENA_MOE_BY_EXPERT; });
+    if (!wrong.empty()) return wrong;
+    const auto expect_combine_refused = [&](const char* name, const auto& change) -> std::string {
+      auto arguments = moe.combine_arguments(VERBENA_MOE_ROWS);
+      change(arguments);
+      const bool is_refused =
+          verbena_moe_combine(moe.handle(), &arguments, nullptr) == VERBENA_INVALID_ARGUMENT;
+      const std::string said = verbena_last_error();
+      return is_refused && said.find(name) != std::string::npos ? "" : std::string(name) + ": " + said;
+    };
+    wrong = expect_combine_refused("takes only VERBENA_MOE_ROWS",
+                                   [](auto& call) { call.order = VERBENA_MOE_REDUCED; });
+    if (wrong.empty())
+      wrong = expect_combine_refused("takes only VERBENA_MOE_ROWS",
+                                     [](auto& call) { call.grouping = VERBENA_MOE_BY_EXPERT; });
+    if (wrong.empty())
+      wrong =
+          expect_combine_refused("rows is not in a window", [&](auto& call) { call.rows = outside.data(); });
+    if (!wrong.empty()) return wrong;
+    return run_steps(moe, 1);
+  });
+}
+
 TEST(Moe, GraphIsReplayedWithOtherIds) {
   expect_run({0, 0}, [](Rank& rank, uint32_t number) { return replay(rank, number, 2, true); });
 }
@@ -386,6 +465,8 @@ TEST(MoeAcrossHosts, RefusesWhatThereIsNot) {
   const std::string uneven = create({0, 0, 1}, make_options(false));
   EXPECT_THAT(uneven, HasSubstr("the same number of ranks on each host. Of 3 ranks on 2 hosts"));
   EXPECT_THAT(uneven, Not(HasSubstr("is not refused")));
+  const std::string windows = create({0, 1}, make_options(false, true));
+  EXPECT_THAT(windows, HasSubstr("in_windows works only if all ranks of the team are on one host"));
   const std::string exact = create({0, 1}, make_options(true));
   EXPECT_THAT(exact,
               HasSubstr("verbena_moe_options::exact works only if all ranks of the team are on one host"));
@@ -594,6 +675,12 @@ TEST(Moe, WorkspaceIsWhatTheFormulaSays) {
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 8), 2 * (headers + rows + combined) * 24);
   EXPECT_LE(verbena_moe_workspace_bytes(&options, 8), 70'000'000U);
   EXPECT_EQ(verbena_moe_workspace_bytes(&options, 7), 0U) << "experts are not a multiple";
+  options.in_windows = 1;
+  options.max_tokens = 4096;  // 128 entries of masks and 3 offers from each rank, and a word for each block
+  EXPECT_EQ(verbena_moe_workspace_bytes(&options, 8),
+            (2 * (2 * 8 * (131 + 1) / 2 + 8) * 24 + 127) / 128 * 128 + 4 * 8 * 256 * 8);
+  options.in_windows = 0;
+  options.max_tokens = 128;
   // On two hosts: four sums of a token within each, and chunks of 8 tokens.
   const size_t sums = 128 * 4 * 7168 / 8, dispatched = 467 * 128, returned = 897 * 128;
   EXPECT_EQ(verbena_moe_workspace_bytes_across(&options, 8, 2),

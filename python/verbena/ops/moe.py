@@ -80,7 +80,7 @@ class ExpertExchange(CollectivePart):
 
     def __init__(self, context: SymmetricContext, team: SymmetricTeam | None = None, *, experts: int, max_tokens: int, top_k: int,
                  hidden: int, is_member: bool = True, max_row_bytes: int = 0, max_scale_bytes: int = 0, exact: bool = False,
-                 blocks: int = 0, programmatic_launch: bool = False) -> None:
+                 blocks: int = 0, programmatic_launch: bool = False, in_windows: bool = False) -> None:
         """Creates an exchange. Collective, with the same arguments on all ranks.
 
         Args:
@@ -91,11 +91,16 @@ class ExpertExchange(CollectivePart):
             max_scale_bytes: maximum length of a row's scales in bytes.
             exact: True to allocate memory for Order.EXACT. Not supported if the ranks are on several hosts.
             blocks: maximum number of blocks of a kernel; 0 for as many as fit on the GPU.
+            in_windows: True if ranks should access rows in each other's windows, for long batches and few blocks. Then all ranks are on one
+                host, and calls use only Grouping.RANK, Order.ROWS and Phase.BOTH. `rows`, `scales` and `handle` of each dispatch's result,
+                and the rows of each combine, must lie in windows, such as the pool of SymmetricContext.create_pool(). docs/moe.md shows how
+                to allocate them.
         """
         ops = load_ops_library()
         self._ops = ops
         chosen = (context.world if team is None else team) if is_member else None
-        self._options = options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, programmatic_launch)
+        self._options = options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, programmatic_launch,
+                                             in_windows)
         super().__init__(context, ops.make("moe_create", context.handle, None if chosen is None else chosen.handle, ctypes.byref(options)))
         self.ranks = 0 if chosen is None else chosen.size
         self.experts, self.max_tokens, self.top_k, self.hidden = experts, max_tokens, top_k, hidden
@@ -108,9 +113,9 @@ class ExpertExchange(CollectivePart):
 
     @staticmethod
     def workspace_bytes(ranks: int, *, experts: int, max_tokens: int, top_k: int, hidden: int, max_row_bytes: int = 0,
-                        max_scale_bytes: int = 0, exact: bool = False, blocks: int = 0, hosts: int = 1) -> int:
+                        max_scale_bytes: int = 0, exact: bool = False, blocks: int = 0, hosts: int = 1, in_windows: bool = False) -> int:
         """Returns how many bytes of GPU memory an exchange allocates on each rank if `ranks` ranks are on `hosts` hosts. Needs no GPU."""
-        options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, 0)
+        options = MoeOptions(experts, max_tokens, top_k, hidden, max_row_bytes, max_scale_bytes, exact, blocks, 0, in_windows)
         length_bytes = int(load_ops_library().moe_workspace_bytes_across(ctypes.byref(options), ranks, hosts))
         if length_bytes == 0:
             raise ValueError(f"an exchange of {ranks} ranks on {hosts} hosts with {experts} experts, {max_tokens} tokens, top-{top_k} and "

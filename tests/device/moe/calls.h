@@ -76,11 +76,12 @@ std::string run_in_any_order(MoeRanks<T>& ranks, uint64_t seed, uint64_t round,
 
 // The same bits whatever the schedule is.
 template <typename T>
-void expect_same_bits_in_every_run(const MoeSetup& setup) {
+void expect_same_bits_in_every_run(const MoeSetup& setup, MoeOrder order = MoeOrder::kReduced) {
   std::vector<MoePair<T>> first;
   for (uint64_t run = 0; run < 3; ++run) {
     MoeRanks<T> ranks(setup);
-    std::vector<MoePair<T>> pairs = {ranks.draw(5, MoeOrder::kReduced)};
+    std::vector<MoePair<T>> pairs;
+    pairs.push_back(ranks.draw(5, order));
     ASSERT_EQ(ranks.run(run * 17, pairs, {{0, false}, {0, true}}), "");
     if (run == 0) first = pairs;
     for (uint32_t rank = 0; rank < setup.ranks; ++rank) {

@@ -45,6 +45,7 @@ struct MoeSetup {
   uint32_t hosts = 1;          // of equally many ranks
   bool are_mixed = false;      // rank r is on host r modulo hosts
   uint32_t chunk_bits = 2;     // 2^chunk_bits tokens in a chunk between hosts
+  bool in_windows = false;     // rows of one phase by rank, which lie in windows
 
   uint32_t host_of(uint32_t rank) const { return are_mixed ? rank % hosts : rank / (ranks / hosts); }
 
@@ -77,14 +78,27 @@ struct MoeSetup {
   }
 };
 
-// Memory that begins at a multiple of 16 bytes, full of a byte.
+// Memory that begins at a multiple of 16 bytes, full of a byte. A copy has memory of its own.
 class MoeBytes {
  public:
   explicit MoeBytes(size_t length = 0, int fill = 0x5a) : words_(length / 16 + 1), length_(length) {
     std::memset(data(), fill, words_.size() * 16);
   }
-  char* data() { return reinterpret_cast<char*>(words_.data()); }
-  const char* data() const { return reinterpret_cast<const char*>(words_.data()); }
+  MoeBytes(char* window, size_t length) : window_(window), length_(length) {
+    std::memset(window, 0x5a, length);
+  }
+  MoeBytes(const MoeBytes& other) : MoeBytes(other.length_) {
+    std::memcpy(data(), other.data(), other.length_);
+  }
+  MoeBytes& operator=(const MoeBytes& other) { return *this = MoeBytes(other); }
+  MoeBytes(MoeBytes&&) = default;
+  MoeBytes& operator=(MoeBytes&&) = default;
+  ~MoeBytes() = default;
+
+  char* data() { return window_ != nullptr ? window_ : reinterpret_cast<char*>(words_.data()); }
+  const char* data() const {
+    return window_ != nullptr ? window_ : reinterpret_cast<const char*>(words_.data());
+  }
   size_t size() const { return length_; }
   template <typename T>
   T get(size_t index) const {
@@ -102,6 +116,7 @@ class MoeBytes {
     uint64_t low, high;
   };
   std::vector<Word> words_;
+  char* window_ = nullptr;  // memory in a heap, in place of words_
   size_t length_;
 };
 
@@ -109,12 +124,15 @@ class MoeBytes {
 template <typename T>
 class MoePair {
  public:
-  MoePair(const MoeSetup& setup, const MoeShape& shape, uint64_t seed, MoeOrder order,
-          bool has_weights = true, bool has_long_ids = true)
+  // Allocates memory of a rank in a window; null: there is no more.
+  using Allocate = std::function<char*(uint32_t rank, size_t length)>;
+
+  MoePair(const MoeSetup& setup, const MoeShape& shape, uint64_t seed, MoeOrder order, bool has_weights,
+          bool has_long_ids, const Allocate& allocate)
       : setup_(setup), shape_(shape), order_(order), has_weights_(has_weights), has_long_ids_(has_long_ids) {
     Random random(seed + 77);
     for (uint32_t rank = 0; rank < setup.ranks; ++rank) {
-      of_.push_back(draw(random, rank));
+      of_.push_back(draw(random, rank, allocate));
       if (!shape.is_living(rank)) of_[rank].tokens = 0;
     }
   }
@@ -196,6 +214,23 @@ class MoePair {
     }
     return "";
   }
+  // What kernels before and after the calls do with memory in windows. Rows that come after the end of a
+  // dispatch are not seen, and rows that a combine loads before its beginning or after its end are wrong.
+  void hide_expert_rows(uint32_t rank) {
+    of_[rank].kept = MoeBytes(of_[rank].expert_rows);
+    std::memset(of_[rank].expert_rows.data(), 0x33, of_[rank].expert_rows.size());
+  }
+  void write_expert_rows(uint32_t rank) { copy(of_[rank].expert_rows, of_[rank].kept.data()); }
+  void spoil_expert_rows(uint32_t rank) { copy(of_[rank].expert_rows, nullptr); }
+  void see_received(uint32_t rank) {
+    for (auto& [seen, memory] : list_received(of_[rank])) copy(*seen, memory->data());
+  }
+  // Puts back on the host what the kernels have seen, and the experts' rows.
+  void restore(uint32_t rank, bool has_received) {
+    std::memcpy(of_[rank].expert_rows.data(), of_[rank].kept.data(), of_[rank].kept.size());
+    for (auto& [seen, memory] : list_received(of_[rank]))
+      if (has_received) std::memcpy(memory->data(), seen->data(), seen->size());
+  }
   // Replace what draw() has chosen.
   void set_tokens(uint32_t rank, uint32_t tokens) { of_[rank].tokens = tokens; }
   void set_id(uint32_t rank, uint32_t token, uint32_t k, int64_t id) {
@@ -233,7 +268,21 @@ class MoePair {
     std::vector<std::vector<int64_t>> experts;  // [token][k], as they are given
     MoeBytes rows, scales, ids, weights, output, output_scales, handle, expert_rows, combined;
     MoeBytes row_sources, row_experts, combine_weights;
+    MoeBytes kept, seen_output, seen_scales, seen_handle;
   };
+  static std::vector<std::pair<MoeBytes*, MoeBytes*>> list_received(Rank& mine) {
+    return {{&mine.seen_output, &mine.output},
+            {&mine.seen_scales, &mine.output_scales},
+            {&mine.seen_handle, &mine.handle}};
+  }
+  // By all threads of the grid. Without `from`, fills the bytes.
+  static void copy(MoeBytes& to, const char* from) {
+    const uint32_t threads = device::threads_per_block() * device::blocks_per_grid();
+    for (size_t i = device::block_index() * device::threads_per_block() + device::thread_index();
+         i < to.size() / 4; i += threads)
+      device::store_moe<uint32_t>(to.data(), i,
+                                  from == nullptr ? 0x33333333 : device::load_moe<uint32_t>(from, i));
+  }
   // What the places of a rank have to be.
   struct Groups {
     std::vector<int32_t> places;   // [ranks][max_tokens][top_k]
@@ -268,7 +317,11 @@ class MoePair {
         return random.between(0, shape_.experts - 1);
     }
   }
-  Rank draw(Random& random, uint32_t rank) {
+  Rank draw(Random& random, uint32_t rank, const Allocate& allocate_window) {
+    const auto allocate = [&](size_t length) {
+      char* const window = allocate_window(rank, length);
+      return window != nullptr ? MoeBytes(window, length) : MoeBytes(length);
+    };
     Rank mine;
     const uint32_t max_tokens = shape_.max_tokens, top_k = shape_.top_k;
     const uint32_t kinds = random.between(0, 5);
@@ -302,17 +355,18 @@ class MoePair {
     }
     const size_t rows = size_t{setup_.ranks} * max_tokens;
     const size_t output_rows = setup_.output_rows();
-    mine.output = MoeBytes(output_rows * setup_.sent_bytes());
-    mine.output_scales = MoeBytes(output_rows * setup_.stored_scale_bytes());
+    mine.output = allocate(output_rows * setup_.sent_bytes());
+    mine.output_scales = allocate(output_rows * setup_.stored_scale_bytes());
     mine.row_sources = MoeBytes(output_rows * 4);
     mine.row_experts = MoeBytes(output_rows * 4);
-    mine.handle = MoeBytes(MoeHandleLayout::of(shape_).bytes);
-    mine.expert_rows = MoeBytes((order_ == MoeOrder::kRows ? rows
+    mine.handle = allocate(MoeHandleLayout::of(shape_).bytes);
+    mine.expert_rows = allocate((order_ == MoeOrder::kRows ? rows
                                  : setup_.is_grouped()     ? output_rows
                                                            : rows * top_k) *
                                 setup_.row_bytes);
     fill(random, mine.expert_rows);
     mine.combined = MoeBytes(size_t{max_tokens} * setup_.row_bytes);
+    for (auto& [seen, memory] : list_received(mine)) *seen = MoeBytes(memory->size());
     return mine;
   }
 
@@ -607,8 +661,8 @@ class MoeRanks {
       : setup_(setup),
         shape_(make_shape(setup)),
         slot_bytes_(find_slot_bytes(shape_)),
-        fleet_(static_cast<int32_t>(setup.ranks), INT32_MAX,
-               Fleet::measure_workspace(static_cast<int32_t>(setup.ranks), 2 * setup.blocks, slot_bytes_)) {
+        fleet_(static_cast<int32_t>(setup.ranks), INT32_MAX, find_windows() + window_bytes()),
+        allocated_(setup.ranks) {
     for (uint32_t rank = 0; rank < setup.ranks; ++rank)
       fleet_.context(static_cast<int32_t>(rank)).timeout_ns = kNever_ns;
     if (setup.hosts == 1) return;
@@ -623,14 +677,18 @@ class MoeRanks {
   void set_living(uint32_t living) { shape_.living = shape_.near = living; }
   // Clears what a host's reset clears.
   void reset() {
-    const uint64_t length =
-        Fleet::measure_workspace(static_cast<int32_t>(setup_.ranks), 2 * setup_.blocks, slot_bytes_);
+    const uint64_t length = find_windows();
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
       std::memset(fleet_.data(static_cast<int32_t>(rank), Fleet::kDataBytes), 0, length);
   }
   Fleet& fleet() { return fleet_; }
   SymmWorkspace<> workspace(uint32_t rank) {
     return fleet_.workspace(static_cast<int32_t>(rank), 0, 2 * setup_.blocks, slot_bytes_);
+  }
+  // All of a rank's heap that an exchange may write.
+  std::vector<char> list_heap(uint32_t rank) {
+    const char* const begin = fleet_.template data<char>(static_cast<int32_t>(rank));
+    return {begin, begin + Fleet::kDataBytes + find_windows() + window_bytes()};
   }
   // What peers have written into a rank's workspace.
   std::vector<char> list_packets(uint32_t rank) {
@@ -665,8 +723,17 @@ class MoeRanks {
     }
     return shape_.count_entries() == 0 ? "there are no entries" : "";
   }
-  MoePair<T> draw(uint64_t seed, MoeOrder order) const {
-    return MoePair<T>(setup_, shape_, seed, order, seed % 3 != 0, seed % 2 == 0);
+  MoePair<T> draw(uint64_t seed, MoeOrder order) {
+    const auto allocate = [&](uint32_t rank, size_t length) -> char* {
+      if (!setup_.in_windows) return nullptr;
+      // The places differ between ranks.
+      const size_t begin = allocated_[rank] + 16 * ((seed + rank) % 3);
+      allocated_[rank] = begin + (length / 16 + 1) * 16;
+      EXPECT_LE(allocated_[rank], window_bytes()) << "the windows are full";
+      return fleet_.template data<char>(static_cast<int32_t>(rank),
+                                        Fleet::kDataBytes + find_windows() + begin);
+    };
+    return MoePair<T>(setup_, shape_, seed, order, seed % 3 != 0, seed % 2 == 0, allocate);
   }
 
   // A call of all ranks: pair number `pair`, its dispatch or its combine.
@@ -678,11 +745,27 @@ class MoeRanks {
   std::string run(uint64_t seed, std::vector<MoePair<T>>& pairs, const std::vector<Step>& steps) {
     emulator::World world(seed, kPatient);
     uint32_t all_blocks = 0;
+    std::vector<bool> are_dispatched(pairs.size());
+    for (const Step& step : steps)
+      if (!step.is_combine) are_dispatched[step.pair] = true;
     for (uint32_t rank = 0; rank < setup_.ranks; ++rank) {
       if (!shape_.is_living(rank)) continue;
       emulator::Grid* earlier = nullptr;
+      const auto add = [&](auto what, size_t pair) {
+        if (!setup_.in_windows) return;
+        earlier = world.add_grid(
+            rank, 1, setup_.threads,
+            [=, &pairs] {
+              device::wait_for_earlier_grids();
+              (pairs[pair].*what)(rank);
+            },
+            1, earlier);
+      };
+      for (size_t pair = 0; pair < pairs.size() && setup_.in_windows; ++pair)
+        pairs[pair].hide_expert_rows(rank);
       for (size_t i = 0; i < steps.size(); ++i) {
         const uint32_t blocks = i % 3 == 1 ? 1 : setup_.blocks;
+        if (steps[i].is_combine) add(&MoePair<T>::write_expert_rows, steps[i].pair);
         for (const uint32_t phases : list_phases(steps[i].is_combine)) {
           all_blocks += blocks;
           earlier = world.add_grid(
@@ -697,10 +780,15 @@ class MoeRanks {
               },
               1, earlier);
         }
+        add(steps[i].is_combine ? &MoePair<T>::spoil_expert_rows : &MoePair<T>::see_received, steps[i].pair);
       }
     }
     if (hosts_) hosts_->serve(world, seed, all_blocks);
-    return world.run();
+    const std::string wrong = world.run();
+    for (size_t pair = 0; pair < pairs.size() && setup_.in_windows; ++pair)
+      for (uint32_t rank = 0; rank < setup_.ranks; ++rank)
+        if (shape_.is_living(rank)) pairs[pair].restore(rank, are_dispatched[pair]);
+    return wrong;
   }
   // Runs `kernel(rank, step)` on the first `count` ranks: `steps` grids of each rank, one after the other.
   // Waits of the grids end after `timeout_ns`. The test fails if the run fails.
@@ -761,6 +849,12 @@ class MoeRanks {
     if (setup_.cast == MoeCast::kNone) return call_rows<device::MoeRowBytes>(rank, mine, told);
     return call_rows<device::MoeRowCast<T>>(rank, mine, told);
   }
+  // A dispatch of rows of another length.
+  SymmStatus call_form(uint32_t rank, MoePair<T>& pair, uint32_t row_bytes) {
+    MoeDispatch told = pair.dispatch(rank);
+    told.row_bytes = row_bytes;
+    return call_rows<device::MoeRowBytes>(rank, workspace(rank), told);
+  }
   // The shape and the hosts as a rank sees them.
   MoeShape shape_of(uint32_t rank) const {
     MoeShape shape = shape_;
@@ -781,11 +875,26 @@ class MoeRanks {
   static bool is_in_turn(uint32_t rank, uint32_t phases) {
     return (phases & device::kMoeSend) != 0 && phases != device::kMoeSend && (rank + rank / 2) % 2 == 1;
   }
+  // The windows lie behind find_windows() bytes of a rank's data, with room for the tensors of many pairs.
+  uint64_t find_windows() const {
+    return Fleet::measure_workspace(static_cast<int32_t>(setup_.ranks), 2 * setup_.blocks, slot_bytes_);
+  }
+  uint64_t window_bytes() const {
+    constexpr uint64_t kPairs = 16, kMargins = 4 * 64;
+    const uint64_t rows = setup_.sent_bytes() + setup_.stored_scale_bytes() + setup_.row_bytes;
+    return setup_.in_windows
+               ? kPairs * (setup_.output_rows() * rows + MoeHandleLayout::of(shape_).bytes + kMargins)
+               : 0;
+  }
   template <MoeOrder kOrder>
   SymmStatus call_near_combine(uint32_t rank, const SymmWorkspace<>& mine, const MoeCombine& told) const {
-    using device::MoeCombineKernel, device::MoeOneHost;
+    using device::MoeCombineKernel, device::MoeOneHost, device::MoeFlow;
+    if constexpr (kOrder == MoeOrder::kRows) {
+      if (setup_.in_windows)
+        return MoeCombineKernel<T, kOrder, MoeOneHost, MoeFlow::kInWindows>(mine, shape_, told).run();
+    }
     if (is_in_turn(rank, told.phases))
-      return MoeCombineKernel<T, kOrder, MoeOneHost, true>(mine, shape_, told).run();
+      return MoeCombineKernel<T, kOrder, MoeOneHost, MoeFlow::kInTurn>(mine, shape_, told).run();
     return MoeCombineKernel<T, kOrder>(mine, shape_, told).run();
   }
   template <MoeOrder kOrder>
@@ -803,9 +912,13 @@ class MoeRanks {
   }
   template <typename Rows, bool kIsGrouped>
   SymmStatus call_dispatch(uint32_t rank, const SymmWorkspace<>& mine, const MoeDispatch& told) const {
-    using device::MoeDispatchKernel, device::MoeOneHost;
+    using device::MoeDispatchKernel, device::MoeOneHost, device::MoeFlow;
+    if constexpr (!kIsGrouped) {
+      if (setup_.in_windows)
+        return MoeDispatchKernel<Rows, false, MoeOneHost, MoeFlow::kInWindows>(mine, shape_, told).run();
+    }
     if (!hosts_ && is_in_turn(rank, told.phases))
-      return MoeDispatchKernel<Rows, kIsGrouped, MoeOneHost, true>(mine, shape_, told).run();
+      return MoeDispatchKernel<Rows, kIsGrouped, MoeOneHost, MoeFlow::kInTurn>(mine, shape_, told).run();
     if (!hosts_) return MoeDispatchKernel<Rows, kIsGrouped>(mine, shape_, told).run();
     const MoeShape shape = shape_of(rank);
     const device::MoeHosts hosts = hosts_of(rank);
@@ -822,6 +935,7 @@ class MoeRanks {
     shape.row_packets = setup.sent_bytes() / 16 + (setup.sent_scale_bytes() + 15) / 16;
     shape.rows_of_token = setup.has_exact ? setup.top_k : std::min(setup.ranks / setup.hosts, setup.top_k);
     shape.hosts = setup.hosts;
+    shape.in_windows = setup.in_windows ? 1 : 0;
     shape.chunk_bits = setup.chunk_bits;
     return shape;
   }
@@ -834,6 +948,7 @@ class MoeRanks {
   MoeShape shape_;
   const uint64_t slot_bytes_;
   Fleet fleet_;
+  std::vector<size_t> allocated_;  // bytes of each rank's windows
   std::optional<Hosts> hosts_;
 };
 

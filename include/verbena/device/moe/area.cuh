@@ -26,8 +26,8 @@ struct MoeEntry {
   uint32_t bits;    // bit t is set if token t is sent to the receiver
   uint32_t tokens;  // number of the source rank's tokens, at most kMoeMaxTokens
 
-  static constexpr uint32_t kTagBits = 19;
-  static_assert(kMoeMaxTokens < 1U << (32 - kTagBits), "verbena: `tokens` has the bits that the tag leaves");
+  static constexpr uint32_t kTagBits = 19, kTokenBits = 32 - kTagBits;
+  static_assert(kMoeMaxTokens < 1U << kTokenBits, "verbena: `tokens` has the bits that the tag leaves");
 
   VERBENA_DEVICE static uint32_t make_tag(uint64_t epoch) {
     return (static_cast<uint32_t>(epoch) << 1 | 1) & ((1U << kTagBits) - 1);
@@ -65,6 +65,8 @@ class MoeArea {
   VERBENA_DEVICE MoePlace find(uint64_t packet) const {
     return {base_ + packet * Packet::kBytes, notes_ + packet * Packet::kNoteBytes};
   }
+  // Returns true if an earlier call or a wait of this thread has failed.
+  VERBENA_DEVICE bool has_thread_trouble() const { return trouble_ != 0; }
   // Returns true if an earlier call or a wait of this warp has failed. All lanes must call it.
   VERBENA_DEVICE bool has_trouble() const { return ballot(kFullWarp, trouble_ != 0) != 0; }
 
@@ -167,14 +169,21 @@ class MoeArea {
   }
   // Receives an entry from a rank. The call does not clear the entry, so any number of threads may receive
   // the same entry.
+  // @tparam order  Order::kAcquire if the sender releases data with the entry
+  template <Order order = Order::kRelaxed>
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry) {
-    return receive_entry(here, rank, entry, poll_entry(here));
+    return receive_entry<order>(here, rank, entry, poll_entry<order>(here));
   }
   // The overload with `bits` receives an entry that poll_entry() has already loaded.
-  VERBENA_DEVICE static uint64_t poll_entry(const char* here) { return detail::poll_bits<uint64_t>(here); }
+  template <Order order = Order::kRelaxed>
+  VERBENA_DEVICE static uint64_t poll_entry(const char* here) {
+    return load<order, Scope::kSystem, Cache::kDefault, Space::kGlobal>(
+        reinterpret_cast<const uint64_t*>(here));
+  }
+  template <Order order = Order::kRelaxed>
   VERBENA_DEVICE bool receive_entry(const char* here, uint32_t rank, MoeEntry& entry, uint64_t bits) {
     if (trouble_ != 0) return false;
-    for (uint32_t spins = 1;; ++spins, bits = poll_entry(here)) {
+    for (uint32_t spins = 1;; ++spins, bits = poll_entry<order>(here)) {
       if (MoeEntry::is_of_call(bits, epoch_)) {
         entry = MoeEntry::unpack(bits);
         return true;
@@ -183,7 +192,8 @@ class MoeArea {
     }
   }
 
-  // Waits until a word contains the number of the call. A NIC writes this word after it has written the data.
+  // Waits until a word contains the number of the call. The writer, a NIC or a rank, writes the word after
+  // the data.
   // @param waits_longer  true if the writer may itself be waiting for a late rank. This call then uses a
   //                      longer time limit, so that the writer reports the late rank before this call gives
   //                      up
@@ -294,6 +304,8 @@ class MoeArea {
     fence<Order::kSequential, Scope::kSystem>();
     return status;
   }
+
+  friend class MoeWindows;
 
   const SymmContext& context_;
   const MoeShape& shape_;

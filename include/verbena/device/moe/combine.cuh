@@ -11,6 +11,7 @@
 
 #include "verbena/device/arithmetic.cuh"
 #include "verbena/device/moe/hosts.cuh"
+#include "verbena/device/moe/windows.cuh"
 #include "verbena/device/packed.cuh"
 
 namespace verbena::device {
@@ -20,9 +21,8 @@ namespace verbena::device {
 //              has for the token, in the order of ranks, and rounds the sum. The token's rank adds the rows
 //              of its own host, and then the other hosts' sums in the order of hosts. kExact is not supported
 //              with MoeFarHosts.
-// @tparam kInTurn  true if the kernel alternates between sending and receiving (routing.cuh). Such a call
-//                  must be on one host and have all phases
-template <typename T, MoeOrder kOrder, typename Far = MoeOneHost, bool kInTurn = false>
+// @tparam kFlow  see MoeFlow (routing.cuh)
+template <typename T, MoeOrder kOrder, typename Far = MoeOneHost, MoeFlow kFlow = MoeFlow::kSendFirst>
 class MoeCombineKernel {
  public:
   using Data = Packet::Data;
@@ -39,10 +39,10 @@ class MoeCombineKernel {
     static_assert(!kSpansHosts || !kIsExact, "verbena: one sum of each host is sent");
   }
 
-  // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels. The
-  // threads of a block do not wait for each other before the end of the call.
+  // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels. Except
+  // with kInWindows, the threads of a block do not wait for each other before the end of the call.
   // @return kInvalid unless a dispatch of this rank, with the same number of tokens and the same grouping,
-  //         has written the handle
+  //         has written the handle, and unless, with kInWindows, the experts' rows are in a window
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
     const bool has_headers = block_index() == blocks_per_grid() - 1;
     const auto stamp = load_moe<uint32_t>(call_.handle + layout_.stamp, 0);
@@ -53,6 +53,7 @@ class MoeCombineKernel {
     if (stamp != make_moe_stamp(shape_) || tokens != call_.tokens ||
         grouping != static_cast<uint32_t>(call_.grouping))
       return area_.refuse();
+    if constexpr (kInWindows) return run_in_windows();
     const bool sends = (call_.phases & kMoeSend) != 0 && !area_.has_trouble();
     if (sends && has_headers) send_headers();
     const MoeItems sent(count_sources(), row_packets_, call_.parts.send_bits, blocks_per_grid());
@@ -74,6 +75,8 @@ class MoeCombineKernel {
 
  private:
   static constexpr bool kIsExact = kOrder == MoeOrder::kExact, kSpansHosts = Far::kSpansHosts;
+  static constexpr bool kInTurn = kFlow == MoeFlow::kInTurn, kInWindows = kFlow == MoeFlow::kInWindows;
+  static_assert(!kInWindows || (kOrder == MoeOrder::kRows && !kSpansHosts));
   // A thread handles kAtOnce packets at a time, and waits for kAddends rows at a time. In long batches
   // (kInTurn), a warp has long parts of rows.
   static constexpr uint32_t kAtOnce = kInTurn ? 4 : 2, kAddends = kInTurn ? 2 : 4;
@@ -93,6 +96,114 @@ class MoeCombineKernel {
       if (rank != area_.me() && shape_.is_near(rank) &&
           !area_.receive_one(area_.find(shape_.find_combine_header(area_.epoch(), rank)), rank, data))
         return;
+    }
+  }
+
+  // Adds the rows that lie in the windows of the experts' ranks (windows.cuh).
+  VERBENA_DEVICE SymmStatus run_in_windows() {
+    MoeWindows windows(shape_, MoeKind::kCombine);
+    const auto find_header = [&](uint32_t rank) {
+      return area_.find(shape_.find_combine_header(area_.epoch(), rank)).data;
+    };
+    if (block_index() == blocks_per_grid() - 1) {
+      windows.reset_next_counter(area_);
+      const uint64_t length = uint64_t{shape_.ranks} * shape_.max_tokens * call_.row_bytes;
+      if (!windows.send_offers(area_, find_header(area_.me()), {{call_.rows, length}}, 0))
+        return area_.refuse();
+    }
+    const bool have_come =
+        windows.receive_offers<1>(area_, 0, find_header) == SymmStatus::kDone &&
+        windows.load_words(windows.masks(), 0, [&](uint32_t rank, uint32_t word, uint32_t& bits) {
+          bits = load_moe<uint32_t>(call_.handle + layout_.sent_words, rank * shape_.mask_words() + word);
+          return true;
+        });
+    const BlockGroup block;
+    if (block.any(!have_come)) return area_.conclude();
+    windows.count_words(windows.masks(), 0);
+    block.sync();
+    const MoeItems items(1, row_packets_, call_.parts.receive_bits, blocks_per_grid());
+    for (MoeItemQueue queue(items, call_.tokens, windows.find_counter(area_)); !queue.is_end();
+         queue.advance()) {
+      const uint32_t item = queue.item(), token = items.token(item);
+      const bool goes = windows.goes_to_lane(token);
+      const char* const row_of_lane =
+          goes ? windows.find(lane(), 0) + uint64_t{windows.find_row(area_, lane(), token)} * call_.row_bytes
+               : nullptr;
+      const uint32_t ranks = ballot(kFullWarp, goes);
+      const uint32_t begin = items.begin(item), end = items.end(item, row_packets_);
+      char* const output = static_cast<char*>(call_.output) + uint64_t{token} * call_.row_bytes;
+      if (__builtin_popcount(ranks) <= 2) {
+        add_two_in_windows(row_of_lane, ranks, begin, end, output);
+      } else {
+        add_all_in_windows(row_of_lane, ranks, begin, end, output);
+      }
+    }
+    return windows.finish(area_);
+  }
+  // add_two_in_windows() and add_all_in_windows() add the rows of the ranks whose bits are set, in the order
+  // of ranks. With at most two ranks, a thread keeps no sums and loads more packets at a time.
+  VERBENA_DEVICE static void add_two_in_windows(const char* row_of_lane, uint32_t ranks, uint32_t begin,
+                                                uint32_t end, char* output) {
+    constexpr uint32_t kLoads = 8;
+    const uint32_t rest = ranks & (ranks - 1);
+    const char* const one = share_moe_pointer(row_of_lane, ranks == 0 ? 0 : find_lowest_moe_bit(ranks));
+    const char* const other = share_moe_pointer(row_of_lane, rest == 0 ? 0 : find_lowest_moe_bit(rest));
+    for (uint32_t first = begin + lane(); first < end; first += kLoads * kWarpLanes) {
+      Data data[kLoads] = {}, addend[kLoads] = {};
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kLoads; ++i)
+        if (ranks != 0 && first + i * kWarpLanes < end) data[i] = load_moe<Data>(one, first + i * kWarpLanes);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kLoads; ++i)
+        if (rest != 0 && first + i * kWarpLanes < end)
+          addend[i] = load_moe<Data>(other, first + i * kWarpLanes);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kLoads; ++i) {
+        if (first + i * kWarpLanes >= end) continue;
+        Sum sum;
+        sum.begin(__builtin_bit_cast(Elements, data[i]));
+        if (rest != 0) sum.add(__builtin_bit_cast(Elements, addend[i]));
+        store_moe<Data>(output, first + i * kWarpLanes, __builtin_bit_cast(Data, sum.round()));
+      }
+    }
+  }
+  VERBENA_DEVICE static void add_all_in_windows(const char* row_of_lane, uint32_t ranks, uint32_t begin,
+                                                uint32_t end, char* output) {
+    constexpr uint32_t kRows = 4, kLoads = 2;
+    for (uint32_t base = begin; base < end; base += kLoads * kWarpLanes) {
+      const uint32_t first = base + lane();
+      Sum sums[kLoads] = {};
+      bool is_first = true;
+      for (uint32_t left = ranks; left != 0;) {
+        Data data[kRows][kLoads] = {};
+        const uint32_t count = static_cast<uint32_t>(__builtin_popcount(left));
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kRows; ++row) {
+          if (row >= count) continue;
+          const char* const from = share_moe_pointer(row_of_lane, find_lowest_moe_bit(left));
+          left &= left - 1;
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kLoads; ++i)
+            if (first + i * kWarpLanes < end) data[row][i] = load_moe<Data>(from, first + i * kWarpLanes);
+        }
+        VERBENA_UNROLL
+        for (uint32_t row = 0; row < kRows; ++row) {
+          if (row >= count) continue;
+          VERBENA_UNROLL
+          for (uint32_t i = 0; i < kLoads; ++i) {
+            if (is_first && row == 0) {
+              sums[i].begin(__builtin_bit_cast(Elements, data[row][i]));
+            } else {
+              sums[i].add(__builtin_bit_cast(Elements, data[row][i]));
+            }
+          }
+        }
+        is_first = false;
+      }
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kLoads; ++i)
+        if (first + i * kWarpLanes < end)
+          store_moe<Data>(output, first + i * kWarpLanes, __builtin_bit_cast(Data, sums[i].round()));
     }
   }
 

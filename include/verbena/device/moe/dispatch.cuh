@@ -12,15 +12,15 @@
 
 #include "verbena/device/moe/hosts.cuh"
 #include "verbena/device/moe/place.cuh"
+#include "verbena/device/moe/windows.cuh"
 
 namespace verbena::device {
 
 // @tparam Rows  MoeRowBytes or MoeRowCast
 // @tparam kIsGrouped  true if rows are grouped by expert
 // @tparam Far         MoeOneHost, or MoeFarHosts if the ranks are on several hosts
-// @tparam kInTurn     true if the kernel alternates between sending and receiving (routing.cuh). Such a call
-//                     must be on one host and have all phases
-template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost, bool kInTurn = false>
+// @tparam kFlow       see MoeFlow (routing.cuh)
+template <typename Rows, bool kIsGrouped, typename Far = MoeOneHost, MoeFlow kFlow = MoeFlow::kSendFirst>
 class MoeDispatchKernel : MoeRows<Rows> {
  public:
   using typename MoeRows<Rows>::Data;
@@ -34,8 +34,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
         far_(far) {}
 
   // Runs the call. All threads of the grid must call it, after they have waited for earlier kernels.
-  // @return kInvalid if the output has fewer rows than are needed
+  // @return kInvalid if the output has fewer rows than are needed or, with kInWindows, is not in a window
   [[nodiscard]] VERBENA_DEVICE SymmStatus run() {
+    if constexpr (kInWindows) return run_in_windows();
     const MoeItems sent = find_sent_items();
     const uint32_t end = sent.count(call_.tokens);
     uint32_t next = sent.first;  // the warp's next item to send
@@ -51,7 +52,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
       if constexpr (kIsGrouped) placement_.send_places(area_, ids_, area_.me(), call_.tokens);
       // FAULT(old_entries_are_not_renewed)
       if (is_last_but_one) renew_entries(area_.me(), call_.tokens);
-      write_own();
+      write_own(0);
     }
     if (!is_in(kMoeReceive | kMoePlace)) return area_.conclude();
     if constexpr (kSpansHosts) {
@@ -81,6 +82,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   using Base::area_, Base::shape_, Base::call_, Base::layout_, Base::row_packets_, Base::scale_packets_;
   using Base::kAtOnce, Base::copy_part, Base::load_row, Base::load_scales, Base::store_scales;
   static constexpr bool kSpansHosts = Far::kSpansHosts;
+  static constexpr bool kInTurn = kFlow == MoeFlow::kInTurn, kInWindows = kFlow == MoeFlow::kInWindows;
+  static_assert(!kInWindows || (!kIsGrouped && !kSpansHosts));
   static constexpr uint32_t kIdsAtOnce = 8;  // ids of a token that a thread loads at a time
 
   VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
@@ -101,10 +104,10 @@ class MoeDispatchKernel : MoeRows<Rows> {
     const int32_t id = ids_.load(token, k);
     return {id, id < 0 ? 0 : weight};
   }
-  VERBENA_DEVICE void store_pair(uint64_t row, uint32_t k, const Pair& pair) const {
+  VERBENA_DEVICE void store_pair(char* handle, uint64_t row, uint32_t k, const Pair& pair) const {
     if (k >= shape_.top_k) return;
-    store_moe<int32_t>(call_.handle + layout_.ids, row * shape_.top_k + k, pair.id);
-    store_moe<float>(call_.handle + layout_.weights, row * shape_.top_k + k, pair.weight);
+    store_moe<int32_t>(handle + layout_.ids, row * shape_.top_k + k, pair.id);
+    store_moe<float>(handle + layout_.weights, row * shape_.top_k + k, pair.weight);
   }
 
   // Returns a bit for each rank that has experts of the thread's token. The function loads some ids twice in
@@ -122,22 +125,29 @@ class MoeDispatchKernel : MoeRows<Rows> {
     }
     return ranks;
   }
-  // Sends the header to all ranks of this host. All threads of a block must call it. A warp handles 32 tokens
-  // at a time. Each entry is the result of a ballot, and one lane sends the entry.
+  VERBENA_DEVICE char* find_header(uint32_t source) const {
+    return area_.find(shape_.find_header(area_.epoch(), source)).data;
+  }
+  // Sends the header to all ranks of this host. One block sends the header or, with kInWindows, each block
+  // sends a part of it. All threads of a block must call it. A warp handles 32 tokens at a time. Each entry
+  // is the result of a ballot, and one lane sends the entry.
   VERBENA_DEVICE void send_header() const {
-    char* const header = area_.find(shape_.find_header(area_.epoch(), area_.me())).data;
-    for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
-         word += threads_per_block() / kWarpLanes) {
+    char* const header = find_header(area_.me());
+    const uint32_t blocks = kInWindows ? blocks_per_grid() : 1;
+    const uint32_t first = thread_index() / kWarpLanes * blocks + (kInWindows ? block_index() : 0);
+    for (uint32_t word = first; word < shape_.mask_words();
+         word += threads_per_block() / kWarpLanes * blocks) {
       const uint32_t token = word * kMoeMaskBits + lane();
       const bool is_token = token < call_.tokens;
       const uint32_t wanted = call_.tokens == 0 ? 0 : find_ranks(is_token ? token : call_.tokens - 1);
-      uint32_t bits_of_lane = 0;
-      for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-        const uint32_t bits = ballot(kFullWarp, is_token && (wanted >> rank & 1) != 0);
-        if (lane() == rank) bits_of_lane = bits;
-      }
-      if (!area_.has_trouble() && shape_.is_near(lane()))
-        area_.send_entry(header + word * kMoeEntryBytes, {bits_of_lane, call_.tokens}, lane());
+      const MoeEntry entry{find_moe_tokens(shape_.ranks, is_token ? wanted : 0), call_.tokens};
+      if (kInWindows && lane() < shape_.ranks)
+        store_moe<uint32_t>(call_.handle + layout_.sent_words, lane() * shape_.mask_words() + word,
+                            entry.bits);
+      if (area_.has_trouble() || !shape_.is_near(lane())) continue;
+      area_.send_entry(header + word * kMoeEntryBytes, entry, lane());
+      if constexpr (kInWindows)
+        area_.send_entry(find_sent_header(lane()) + word * kMoeEntryBytes, entry, area_.me());
     }
   }
   // Overwrites old entries of a source rank with empty entries: in each call either the entries of one token,
@@ -162,9 +172,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
   VERBENA_DEVICE void blame_for_header(uint32_t source) {
     if constexpr (kSpansHosts) {
       const uint32_t relay = far_.find_relay(source);
-      const char* const header = area_.find(shape_.find_header(area_.epoch(), relay)).data;
       // FAULT(source_is_blamed_for_its_relay)
-      if (!MoeEntry::is_of_call(MoeArea::poll_entry(header), area_.epoch())) area_.blame(relay);
+      if (!MoeEntry::is_of_call(MoeArea::poll_entry(find_header(relay)), area_.epoch())) area_.blame(relay);
     }
   }
   // Returns the rank from which this rank receives the rows of a source rank.
@@ -176,7 +185,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   VERBENA_DEVICE void receive_headers() {
     const uint32_t warps = threads_per_block() / kWarpLanes, words = shape_.mask_words();
     for (uint32_t rank = thread_index() / kWarpLanes; rank < shape_.ranks; rank += warps) {
-      const char* const header = area_.find(shape_.find_header(area_.epoch(), rank)).data;
+      const char* const header = find_header(rank);
       uint32_t before = 0;
       MoeEntry entry{};
       for (uint32_t first = 0; first < words; first += kWarpLanes) {
@@ -185,14 +194,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
         const bool has_come = word >= words || !shape_.is_living(rank) ||
                               area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
         if (ballot(kFullWarp, !has_come) != 0) return blame_for_header(rank);
-        const auto own = static_cast<uint32_t>(__builtin_popcount(entry.bits));
-        const uint32_t sum = add_up_moe_lanes(own, words);
-        if (word < words) {
-          masks_.words[rank * words + word] = entry.bits;
-          masks_.before[rank * words + word] = before + sum - own;
-        }
-        before += shuffle(kFullWarp, sum,
-                          static_cast<int>(words - first < kWarpLanes ? words - first : kWarpLanes) - 1);
+        before = masks_.set_words(rank, words, first, entry.bits, before);
       }
       if (lane() != 0) continue;
       masks_.counts[rank] = before;
@@ -216,7 +218,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
     const uint32_t k = 2 * (index - scale_packets_);
     const auto store_one = [&](uint32_t at, uint32_t id, uint32_t weight) {
       const int32_t local = ids_.experts().make_local(static_cast<int32_t>(id), area_.me());
-      store_pair(row, at, {local, local < 0 ? 0 : __builtin_bit_cast(float, weight)});
+      store_pair(call_.handle, row, at, {local, local < 0 ? 0 : __builtin_bit_cast(float, weight)});
     };
     store_one(k, data.x, data.y);
     store_one(k + 1, data.z, data.w);
@@ -388,7 +390,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   // lanes if a wait has failed.
   VERBENA_DEVICE bool relay_header(uint32_t host, uint32_t tokens, const MoeFarIds& ids) {
     const uint32_t source = far_.find_counterpart(host);
-    char* const entries = area_.find(shape_.find_header(area_.epoch(), source)).data;
+    char* const entries = find_header(source);
     for (uint32_t word = thread_index() / kWarpLanes; word < shape_.mask_words();
          word += threads_per_block() / kWarpLanes) {
       const uint32_t token = word * kMoeMaskBits + lane();
@@ -398,13 +400,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
       uint32_t wanted = 0;
       for (uint32_t k = 0; k < shape_.top_k && token < tokens; ++k)
         wanted |= ids_.experts().find_rank_bit(ids.load(token, k));
-      uint32_t bits_of_lane = 0;
-      for (uint32_t rank = 0; rank < shape_.ranks; ++rank) {
-        const uint32_t bits = ballot(kFullWarp, (wanted >> rank & 1) != 0);
-        if (lane() == rank) bits_of_lane = bits;
-      }
-      if (shape_.is_near(lane()))
-        area_.send_entry(entries + word * kMoeEntryBytes, {bits_of_lane, tokens}, lane());
+      const uint32_t bits = find_moe_tokens(shape_.ranks, wanted);
+      if (shape_.is_near(lane())) area_.send_entry(entries + word * kMoeEntryBytes, {bits, tokens}, lane());
     }
     return true;
   }
@@ -559,6 +556,129 @@ class MoeDispatchKernel : MoeRows<Rows> {
     return true;
   }
 
+  // Stores the rows at their places in the outputs of all ranks (windows.cuh).
+  VERBENA_DEVICE SymmStatus run_in_windows() {
+    MoeWindows windows(shape_, MoeKind::kDispatch);
+    const uint32_t offers = shape_.mask_words() * kMoeEntryBytes;  // offset of the offers in a header
+    const uint32_t form = find_moe_form(call_);
+    if (block_index() == blocks_per_grid() - 1) {
+      windows.reset_next_counter(area_);
+      const uint64_t rows = call_.output_rows, scales = rows * call_.output_scale_bytes;
+      if (!windows.send_offers(area_, find_header(area_.me()) + offers,
+                               {{call_.output, rows * call_.row_bytes},
+                                {scales == 0 ? call_.output : call_.output_scales, scales},
+                                {call_.handle, layout_.bytes}},
+                               form))
+        return area_.refuse();
+    }
+    send_header();
+    const SymmStatus are_offered = windows.receive_offers<kMoeOffers>(
+        area_, form, [&](uint32_t rank) { return find_header(rank) + offers; });
+    const auto load_words = [&](MoeMasks& masks, uint32_t first, const auto& find) {
+      return windows.load_words(masks, first, [&](uint32_t rank, uint32_t word, uint32_t& bits) {
+        MoeEntry entry{};
+        const bool has_come = area_.receive_entry(find(rank) + word * kMoeEntryBytes, rank, entry);
+        bits = entry.bits;
+        return has_come;
+      });
+    };
+    const bool have_come =
+        are_offered == SymmStatus::kDone &&
+        load_words(windows.masks(), 0, [&](uint32_t rank) { return find_sent_header(rank); }) &&
+        load_words(masks_, threads_per_block() / 2, [&](uint32_t rank) { return find_header(rank); });
+    const BlockGroup block;
+    if (block.any(are_offered == SymmStatus::kInvalid)) return area_.refuse();
+    if (block.any(!have_come)) return area_.conclude();
+    windows.count_words(windows.masks(), 0);
+    windows.count_words(masks_, shape_.ranks);
+    block.sync();
+    store_rows(windows);
+    write_own(call_.tokens);
+    write_received();
+    return windows.finish(area_);
+  }
+  VERBENA_DEVICE char* find_sent_header(uint32_t rank) const {
+    return area_.find(shape_.find_sent_header(area_.epoch(), rank)).data;
+  }
+  // A part of one of this rank's rows, in registers: the packets first + i * 32 that are below `end`. The
+  // last part of a row also has the row's experts and weights and, unless rows are cast, the row's scales.
+  struct Part {
+    uint32_t token, first, end;
+    bool is_last;
+    Data data[kAtOnce], scales[kAtOnce], tail;
+    Pair pair;
+  };
+  // The parts of a warp.
+  struct PartsOfWarp {
+    const MoeItems items;
+    const uint32_t row_packets;
+    MoeItemQueue queue;
+    uint32_t base;
+
+    VERBENA_DEVICE bool is_end() const { return queue.is_end(); }
+    VERBENA_DEVICE uint32_t end() const { return items.end(queue.item(), row_packets); }
+    VERBENA_DEVICE void advance() {
+      base += kAtOnce * kWarpLanes;
+      if (base < end()) return;
+      queue.advance();
+      base = items.begin(queue.item());
+    }
+  };
+  VERBENA_DEVICE void load_part(const PartsOfWarp& parts, Part& part) const {
+    const uint32_t item = parts.queue.item();
+    part.token = parts.items.token(item);
+    part.first = parts.base + lane();
+    part.end = parts.end();
+    part.is_last = parts.items.is_last(item) && parts.base + kAtOnce * kWarpLanes >= part.end;
+    if (part.is_last) {
+      part.pair = load_pair(part.token, lane());
+      if (first_of_tail() + lane() < scale_packets_) part.tail = load_scales(part.token, lane());
+    }
+    load_row(part.token, part.first, part.end, part.data, part.scales);
+  }
+  VERBENA_DEVICE void store_part(const MoeWindows& windows, const Part& part) const {
+    const bool goes = windows.goes_to_lane(part.token);
+    const uint32_t row_of_lane = goes ? windows.find_row(area_, lane(), part.token) : 0;
+    if (part.is_last) write_own(part.token, lane(), part.pair);
+    for (uint32_t left = ballot(kFullWarp, goes); left != 0; left &= left - 1) {
+      const uint32_t rank = find_lowest_moe_bit(left);
+      const uint32_t row = shuffle(kFullWarp, row_of_lane, static_cast<int>(rank));
+      char* const place = windows.find(rank, 0) + uint64_t{row} * call_.row_bytes;
+      char* const scales = windows.find(rank, 1);
+      VERBENA_UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        const uint32_t index = part.first + i * kWarpLanes;
+        if (index >= part.end) continue;
+        store_moe<Data>(place, index, part.data[i]);
+        if (Rows::kHasScales && lane() == 0) store_scales(scales, row, index / kWarpLanes, part.scales[i]);
+      }
+      if (!part.is_last) continue;
+      const int32_t local = ids_.experts().make_local(part.pair.id, rank);
+      store_pair(windows.find(rank, 2), row, lane(), {local, local < 0 ? 0 : part.pair.weight});
+      for (uint32_t i = first_of_tail() + lane(); i < scale_packets_; i += kWarpLanes)
+        store_scales(scales, row, i, i < kWarpLanes ? part.tail : load_scales(part.token, i));
+    }
+  }
+  // While a part is stored, the next part is loaded, so that NVLink is not idle.
+  VERBENA_DEVICE void store_rows(const MoeWindows& windows) const {
+    const MoeItems items(1, row_packets_, call_.parts.send_bits, blocks_per_grid());
+    PartsOfWarp parts{
+        items, row_packets_, {items, call_.tokens, windows.find_counter(area_)}, items.begin(items.first)};
+    if (parts.is_end()) return;
+    Part one, other;
+    load_part(parts, one);
+    for (;;) {
+      parts.advance();
+      if (parts.is_end()) return store_part(windows, one);
+      load_part(parts, other);
+      store_part(windows, one);
+      parts.advance();
+      if (parts.is_end()) return store_part(windows, other);
+      load_part(parts, one);
+      store_part(windows, other);
+    }
+  }
+
   // The following functions write those parts of the handle that do not come from received rows. The work is
   // divided among the threads of the grid, beginning with the last thread, because the first threads also
   // handle rows.
@@ -569,15 +689,19 @@ class MoeDispatchKernel : MoeRows<Rows> {
          i += threads)
       write(i);
   }
-  VERBENA_DEVICE void write_own() const {
-    for_each(shape_.max_tokens * shape_.top_k, [&](uint32_t i) {
-      const uint32_t token = i / shape_.top_k;
-      Pair pair = token < call_.tokens ? load_pair(token, i % shape_.top_k) : Pair{-1, 0};
-      // FAULT(combine_waits_for_dead_ranks)
-      if (!shape_.is_living(ids_.experts().find_rank(pair.id))) pair = {-1, 0};
-      store_moe<int32_t>(call_.handle + layout_.own_ids, i, pair.id);
-      store_moe<float>(call_.handle + layout_.own_weights, i, pair.weight);
+  // @param first  the first token whose ids and weights are written
+  VERBENA_DEVICE void write_own(uint32_t first) const {
+    for_each((shape_.max_tokens - first) * shape_.top_k, [&](uint32_t i) {
+      const uint32_t token = first + i / shape_.top_k, k = i % shape_.top_k;
+      write_own(token, k, token < call_.tokens ? load_pair(token, k) : Pair{-1, 0});
     });
+  }
+  VERBENA_DEVICE void write_own(uint32_t token, uint32_t k, Pair pair) const {
+    if (k >= shape_.top_k) return;
+    // FAULT(combine_waits_for_dead_ranks)
+    if (!shape_.is_living(ids_.experts().find_rank(pair.id))) pair = {-1, 0};
+    store_moe<int32_t>(call_.handle + layout_.own_ids, token * shape_.top_k + k, pair.id);
+    store_moe<float>(call_.handle + layout_.own_weights, token * shape_.top_k + k, pair.weight);
   }
   // is_relayed() returns true if `rank` is this rank or one of its counterparts. In a combine, this rank adds
   // the rows for the tokens of these ranks. find_place() returns the rank's index h in the handle's tensors
@@ -607,9 +731,15 @@ class MoeDispatchKernel : MoeRows<Rows> {
         store_moe<uint32_t>(call_.handle + layout_.stamp, 1, call_.tokens);
         store_moe<uint32_t>(call_.handle + layout_.stamp, 2, static_cast<uint32_t>(call_.grouping));
       }
+      if constexpr (kInWindows) {
+        if (masks_.has(words, rank, number))
+          store_moe<int32_t>(call_.handle + layout_.sources,
+                             rank * shape_.max_tokens + masks_.find_number(words, rank, number),
+                             static_cast<int32_t>(number));
+      }
       if (number < count) return;
       store_moe<int32_t>(call_.handle + layout_.sources, row, -1);
-      for (uint32_t k = 0; k < shape_.top_k; ++k) store_pair(row, k, {-1, 0});
+      for (uint32_t k = 0; k < shape_.top_k; ++k) store_pair(call_.handle, row, k, {-1, 0});
     });
   }
 

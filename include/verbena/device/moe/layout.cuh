@@ -75,6 +75,7 @@ inline constexpr uint32_t kMoePacketBytes = 16, kMoeNoteBytes = 8;  // see Packe
 inline constexpr uint32_t kMoeEntryBytes = 8;                       // size of an entry of a header
 inline constexpr uint32_t kMoeCountsOfEntry = 3;                    // number of experts in an entry of counts
 inline constexpr uint32_t kMoeMaxHosts = 8;
+inline constexpr uint32_t kMoeOffers = 3;       // of a dispatch: rows, scales and handle
 inline constexpr uint32_t kMoeAlignment = 128;  // alignment of chunks, bytes
 
 template <typename T>
@@ -94,6 +95,7 @@ struct MoeShape {
   uint32_t living;           // a bit for each rank that takes part in calls; set_experts() sets all bits
   uint32_t near;             // a bit for each living rank that loads and stores reach
   uint32_t hosts;            // number of hosts, all with the same number of ranks
+  uint32_t in_windows;       // 1 if rows are stored in and loaded from windows (windows.cuh), on one host
   uint32_t chunk_bits;       // a chunk between hosts has 2^chunk_bits tokens, at most 32
 
   // The number of experts of a rank, and 2^24 / local_experts rounded up. set_experts() computes both,
@@ -117,15 +119,19 @@ struct MoeShape {
   VERBENA_HOST_DEVICE constexpr uint32_t mask_words() const {
     return moe_divide_up(max_tokens, kMoeMaskBits);
   }
-  // A packet of a header contains two entries.
+  // A packet of a header contains two entries. With in_windows, offers follow.
   VERBENA_HOST_DEVICE constexpr uint32_t header_packets() const {
-    return moe_divide_up(mask_words() * kMoeEntryBytes, kMoePacketBytes);
+    return moe_divide_up((mask_words() + (in_windows != 0 ? kMoeOffers : 0)) * kMoeEntryBytes,
+                         kMoePacketBytes);
   }
+  // Returns the number of a rank's tokens whose rows have slots in the workspace.
+  VERBENA_HOST_DEVICE constexpr uint64_t slots() const { return in_windows != 0 ? 0 : max_tokens; }
   // Dispatches that group rows by expert send additional entries (place.cuh). count_entries() returns how
   // many entries with numbers of rows a rank sends to each other rank. place_packets() returns the number of
   // packets for the entries of a token, which has one entry for each of its top_k ids.
   VERBENA_HOST_DEVICE constexpr uint32_t count_entries() const {
-    return local_experts > kMoeMaxGroups ? 0 : moe_divide_up(local_experts, kMoeCountsOfEntry);
+    return local_experts > kMoeMaxGroups || in_windows != 0 ? 0
+                                                            : moe_divide_up(local_experts, kMoeCountsOfEntry);
   }
   VERBENA_HOST_DEVICE constexpr uint32_t count_packets() const { return (count_entries() + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t place_packets() const {
@@ -134,15 +140,17 @@ struct MoeShape {
   // Each of a token's top_k ids has a pair of an expert and a weight. A packet contains two pairs.
   VERBENA_HOST_DEVICE constexpr uint32_t pair_packets() const { return (top_k + 1) / 2; }
   VERBENA_HOST_DEVICE constexpr uint32_t dispatch_row_packets() const { return row_packets + pair_packets(); }
+  // Counts the packets of the headers from all ranks. With in_windows, copies of the headers follow that the
+  // rank itself sends.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_headers() const {
-    return uint64_t{ranks} * header_packets();
+    return uint64_t{1 + in_windows} * ranks * header_packets();
   }
   // The following functions count the packets of one copy of the workspace.
   VERBENA_HOST_DEVICE constexpr uint64_t dispatch_packets() const {
-    return dispatch_headers() + uint64_t{ranks} * max_tokens * dispatch_row_packets();
+    return dispatch_headers() + ranks * slots() * dispatch_row_packets();
   }
   VERBENA_HOST_DEVICE constexpr uint64_t combine_copy_packets() const {
-    return ranks + uint64_t{max_tokens} * rows_of_token * combine_packets;
+    return ranks + slots() * rows_of_token * combine_packets;
   }
   // Counts the packets for the entries of dispatches that group rows by expert. These packets are stored
   // after all other packets.
@@ -153,9 +161,11 @@ struct MoeShape {
     return kMoeCopies * (dispatch_packets() + combine_copy_packets() + entry_packets());
   }
   // Returns the size of the workspace in bytes. The workspace contains the packets, followed by their notes
-  // (packet.cuh). If there are several hosts, it also contains the packets and notes of the rows that relays
-  // add, followed by the chunks between hosts and their words.
+  // (packet.cuh). With in_windows, the words follow with which blocks end their accesses to windows. If there
+  // are several hosts, the workspace also contains the packets and notes of the rows that relays add,
+  // followed by the chunks between hosts and their words.
   VERBENA_HOST_DEVICE constexpr uint64_t workspace_bytes() const {
+    if (in_windows != 0) return find_end_word(0, MoeKind::kDispatch, 2 * kMoeCopies * ranks, 0);
     if (hosts == 1) return packets() * (kMoePacketBytes + kMoeNoteBytes);
     return find_copy(0, MoeKind::kDispatch) +
            kMoeCopies * (copy_bytes(MoeKind::kDispatch) + copy_bytes(MoeKind::kCombine));
@@ -189,6 +199,12 @@ struct MoeShape {
     return (number * rows_of_token + row) * combine_packets;
   }
   // The following functions return offsets in the workspace, in bytes.
+  VERBENA_HOST_DEVICE constexpr uint64_t find_end_word(uint64_t call, MoeKind kind, uint32_t rank,
+                                                       uint32_t block) const {
+    const uint64_t copy = 2 * (call % kMoeCopies) + static_cast<uint32_t>(kind);
+    return align(packets() * (kMoePacketBytes + kMoeNoteBytes)) +
+           ((copy * ranks + rank) * kMoeMaxBlocks + block) * sizeof(uint64_t);
+  }
   VERBENA_HOST_DEVICE constexpr uint64_t find_relay_packets() const {
     return align(packets() * (kMoePacketBytes + kMoeNoteBytes));
   }
@@ -211,6 +227,10 @@ struct MoeShape {
   // The following functions return indices of packets in the workspace of the receiving rank.
   VERBENA_HOST_DEVICE constexpr uint64_t find_header(uint64_t call, uint32_t source) const {
     return call % kMoeCopies * dispatch_packets() + uint64_t{source} * header_packets();
+  }
+  // With in_windows: this rank's copy of the header that it sends to `rank`.
+  VERBENA_HOST_DEVICE constexpr uint64_t find_sent_header(uint64_t call, uint32_t rank) const {
+    return find_header(call, ranks + rank);
   }
   VERBENA_HOST_DEVICE constexpr uint64_t find_counts(uint64_t call, uint32_t source) const {
     return kMoeCopies * (dispatch_packets() + combine_copy_packets()) + call % kMoeCopies * entry_packets() +
@@ -253,6 +273,7 @@ struct MoeHandleLayout {
   uint32_t own_weights;    // float[t][k]: weights of this rank's tokens
   uint32_t own_numbers;    // int32[h][t]: index of the token's row among the rows from h; -1: no row
   uint32_t stamp;          // uint32[3]: make_moe_stamp(), number of this rank's tokens, the grouping
+  uint32_t sent_words;     // uint32[r][t / 32]: a bit for each token that is sent to rank r; with in_windows
   uint32_t bytes;
 
   VERBENA_HOST_DEVICE static constexpr MoeHandleLayout of(const MoeShape& shape) {
@@ -276,6 +297,7 @@ struct MoeHandleLayout {
     layout.own_weights = place(shape.max_tokens * shape.top_k);
     layout.own_numbers = place(shape.hosts * shape.max_tokens);
     layout.stamp = place(3);
+    layout.sent_words = place(shape.in_windows * shape.ranks * shape.mask_words());
     layout.bytes = end;
     return layout;
   }
@@ -284,7 +306,8 @@ struct MoeHandleLayout {
 // Returns the stamp that a dispatch with this shape and these living ranks writes to its handle.
 VERBENA_HOST_DEVICE constexpr uint32_t make_moe_stamp(const MoeShape& shape) {
   uint32_t stamp = 0x6d6f6531U;
-  for (const uint32_t value : {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.hosts})
+  for (const uint32_t value :
+       {shape.ranks, shape.top_k, shape.max_tokens, shape.experts, shape.hosts, shape.in_windows})
     stamp = (stamp ^ value) * 0x9e3779b1U;
   return stamp ^ shape.living;
 }

@@ -23,6 +23,18 @@ VERBENA_DEVICE uint32_t add_up_moe_lanes(uint32_t sum, uint32_t lanes = kWarpLan
   return sum;
 }
 
+// Each lane has a token, and a bit for each rank in `ranks_of_lane`. Returns to lane r a bit for each token
+// that has the bit of rank r.
+// @param ranks  number of ranks
+VERBENA_DEVICE uint32_t find_moe_tokens(uint32_t ranks, uint32_t ranks_of_lane) {
+  uint32_t tokens = 0;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const uint32_t bits = ballot(kFullWarp, (ranks_of_lane >> rank & 1) != 0);
+    if (lane() == rank) tokens = bits;
+  }
+  return tokens;
+}
+
 // Returns the block's object of type T in shared memory.
 template <typename T>
 VERBENA_DEVICE T& find_moe_shared() {
@@ -45,6 +57,22 @@ struct MoeMasks {
 
   VERBENA_DEVICE bool has(uint32_t words_of_rank, uint32_t rank, uint32_t token) const {
     return (words[rank * words_of_rank + token / kMoeMaskBits] >> token % kMoeMaskBits & 1) != 0;
+  }
+  // Sets words first to first + 31 of a rank's masks: the word of the lane's number to `bits`. All lanes of a
+  // warp must call it.
+  // @param last    number of words of the rank
+  // @param earlier number of bits that are set in the rank's words before `first`
+  // @return the number of bits that are set in the rank's words up to these
+  VERBENA_DEVICE uint32_t set_words(uint32_t rank, uint32_t last, uint32_t first, uint32_t bits,
+                                    uint32_t earlier) {
+    const auto own = static_cast<uint32_t>(__builtin_popcount(bits));
+    const uint32_t sum = add_up_moe_lanes(own, last), word = first + lane();
+    if (word < last) {
+      words[rank * last + word] = bits;
+      before[rank * last + word] = earlier + sum - own;
+    }
+    const uint32_t count = last - first < kWarpLanes ? last - first : kWarpLanes;
+    return earlier + shuffle(kFullWarp, sum, static_cast<int>(count) - 1);
   }
   // Returns the number of a token among the tokens that `rank` sends to this rank.
   VERBENA_DEVICE uint32_t find_number(uint32_t words_of_rank, uint32_t rank, uint32_t token) const {
@@ -80,6 +108,13 @@ class MoeExperts {
 
  private:
   uint32_t experts_, local_, factor_;
+};
+
+// The order in which a kernel moves rows. In exchanges with MoeShape::in_windows, all kernels are kInWindows.
+enum class MoeFlow : uint32_t {
+  kSendFirst,  // all rows are sent before rows are received
+  kInTurn,     // sending and receiving alternate (MoeItems); the call is on one host and has all phases
+  kInWindows,  // rows are stored in and loaded from windows (windows.cuh); likewise
 };
 
 // Divides the rows of a call among the warps. An item is a part of a row, and one warp handles it. Adjacent

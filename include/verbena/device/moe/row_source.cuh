@@ -132,11 +132,15 @@ class MoeRows {
   VERBENA_DEVICE void store_row(uint64_t row, uint32_t index, const Data& data) const {
     store_moe<Data>(static_cast<char*>(call_.output) + row * call_.row_bytes, index, data);
   }
-  // Stores a packet of scales to a row of the output.
-  VERBENA_DEVICE void store_scales(uint32_t row, uint32_t index, const Data& data) const {
+  // Stores a packet of scales to a row of the output, whose scales begin at `output_scales`.
+  VERBENA_DEVICE void store_scales(void* output_scales, uint32_t row, uint32_t index,
+                                   const Data& data) const {
     if (call_.scale_format != MoeScales::kExponents && call_.column_rows == 0)
-      return find_scales(call_.output_scales, row, call_.scale_bytes).store(index, data);
-    store_formed(row, index, data);
+      return find_scales(output_scales, row, call_.scale_bytes).store(index, data);
+    store_formed(output_scales, row, index, data);
+  }
+  VERBENA_DEVICE void store_scales(uint32_t row, uint32_t index, const Data& data) const {
+    store_scales(call_.output_scales, row, index, data);
   }
 
   // copy_part() copies a row of this rank, and receive_part() receives a row. Both functions store the
@@ -190,7 +194,8 @@ class MoeRows {
     return {static_cast<char*>(const_cast<void*>(base)) + row * stride, call_.scale_bytes};
   }
   // Stores scales of a cast. If the call asks for this, stores the scales as exponents or in columns.
-  VERBENA_DEVICE void store_formed(uint32_t row, uint32_t index, const Data& data) const {
+  VERBENA_DEVICE void store_formed(void* output_scales, uint32_t row, uint32_t index,
+                                   const Data& data) const {
     uint32_t words[4] = {data.x, data.y, data.z, data.w};
     const uint32_t scales = call_.scale_bytes / 4;
     uint32_t first = 4 * index, end = scales - first < 4 ? scales : first + 4;
@@ -213,7 +218,7 @@ class MoeRows {
     }
     VERBENA_UNROLL
     for (uint32_t i = 0; i < 4; ++i)
-      if (first + i < end) store_moe<uint32_t>(call_.output_scales, at + uint64_t{i} * step, words[i]);
+      if (first + i < end) store_moe<uint32_t>(output_scales, at + uint64_t{i} * step, words[i]);
   }
 };
 

@@ -37,6 +37,7 @@ struct CollPlan : bench::RankIdentity {
   uint32_t moe_row_bytes = 0, moe_scale_bytes = 0;  // of a dispatched row; 0: 2 * hidden, none
   std::string moe_grouping = "rank";
   uint32_t moe_alignment = 1;
+  bool moe_windows = false;  // verbena_moe_options::in_windows
   double timeout_s = kStepTimeoutS;
 };
 

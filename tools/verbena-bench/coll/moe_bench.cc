@@ -38,7 +38,10 @@ float widen_bfloat16(uint16_t bits) {
 class MoeBench {
  public:
   MoeBench(const MoeGround& ground, uint32_t tokens);
-  ~MoeBench() { ground_.library.verbena_moe_destroy(moe_); }
+  ~MoeBench() {
+    ground_.library.verbena_moe_destroy(moe_);
+    for (verbena_window* const window : windows_) verbena_window_free(window);
+  }
   MoeBench(const MoeBench&) = delete;
   MoeBench& operator=(const MoeBench&) = delete;
 
@@ -70,7 +73,8 @@ class MoeBench {
     return ground_.library.verbena_moe_max_rows(&options_, ranks(), grouping_, plan_.moe_alignment);
   }
   bool is_grouped() const { return grouping_ != VERBENA_MOE_BY_RANK; }
-  void allocate(size_t rows);  // of the output
+  void allocate(size_t rows);               // of the output
+  CUdeviceptr allocate_rows(size_t bytes);  // in a window, with --windows
   void write_ids(uint64_t seed, uint32_t sets);
   void dispatch(uint32_t set, uint32_t tokens);
   void combine(uint32_t tokens);
@@ -107,6 +111,7 @@ class MoeBench {
   verbena_moe_layout layout_{};
   CUdeviceptr rows_ = 0, scales_ = 0, ids_ = 0, output_ = 0, output_scales_ = 0, handle_ = 0;
   CUdeviceptr expert_rows_ = 0, combined_ = 0;
+  std::vector<verbena_window*> windows_;
   std::vector<uint32_t> got_rows_, got_scales_;
   std::vector<char> got_handle_;
   std::vector<uint16_t> got_combined_;
@@ -130,6 +135,7 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   options_.max_scale_bytes = plan_.moe_scale_bytes;
   options_.blocks = plan_.blocks;
   options_.programmatic_launch = plan_.pdl ? 1 : 0;
+  options_.in_windows = plan_.moe_windows ? 1 : 0;
   coll::check(ground_.library.verbena_moe_create(ground_.context, ground_.team, &options_, &moe_),
               "verbena_moe_create");
   coll::check(ground_.library.verbena_moe_get_layout(moe_, &layout_), "verbena_moe_get_layout");
@@ -187,11 +193,19 @@ void MoeBench::allocate(size_t rows) {
   rows_ = gpu_.allocate(size_t{tokens_} * row_bytes());
   scales_ = gpu_.allocate(size_t{tokens_} * plan_.moe_scale_bytes + 16);
   ids_ = gpu_.allocate(size_t{kSets} * tokens_ * plan_.moe_top_k * sizeof(int64_t));
-  output_ = gpu_.allocate(rows * row_bytes());
-  output_scales_ = gpu_.allocate(rows * plan_.moe_scale_bytes + 16);
-  handle_ = gpu_.allocate(layout_.bytes);
-  expert_rows_ = gpu_.allocate(rows * combined_bytes());
+  output_ = allocate_rows(rows * row_bytes());
+  output_scales_ = allocate_rows(rows * plan_.moe_scale_bytes + 16);
+  handle_ = allocate_rows(layout_.bytes);
+  expert_rows_ = allocate_rows(rows * combined_bytes());
   combined_ = gpu_.allocate(size_t{tokens_} * combined_bytes());
+}
+
+CUdeviceptr MoeBench::allocate_rows(size_t bytes) {
+  if (!plan_.moe_windows) return gpu_.allocate(bytes);
+  verbena_window* window = nullptr;
+  coll::check(verbena_window_allocate(ground_.context, bytes, &window), "verbena_window_allocate");
+  windows_.push_back(window);
+  return reinterpret_cast<CUdeviceptr>(verbena_window_address(window));
 }
 
 void MoeBench::dispatch(uint32_t set, uint32_t tokens) {
@@ -429,6 +443,7 @@ struct RandomExchange {
     constexpr const char* kGroupings[] = {"rank", "expert", "ragged"};
     plan.moe_grouping = kGroupings[draw(0, 2)];
     plan.moe_alignment = 1U << draw(0, 4);
+    plan.moe_windows = plan.moe_grouping == "rank" && plan.hosts == 1 && draw(0, 1) == 1;
     return plan;
   }
 

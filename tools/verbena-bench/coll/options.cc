@@ -76,6 +76,9 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
   add_range_option(
       app, "--alignment", plan.moe_alignment,
       "with --grouping ragged: each group begins at a row number that is a multiple of this value", 1, 1024);
+  app.add_flag(
+      "--windows", plan.moe_windows,
+      "with --moe and --grouping rank: an exchange in which ranks access rows in each other's windows");
   app.add_option("--calibrate", options.calibrate,
                  "write the measurements to this tuning file. If VERBENA_TUNING_FILE is set to the path of "
                  "the file, the library uses the file to choose algorithms. With --hosts, the tool writes "

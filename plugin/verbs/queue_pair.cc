@@ -37,9 +37,31 @@ uint32_t draw_first_psn() {
   return value & kPsnMask;
 }
 
-// Indexed by Opcode.
-constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-                                      IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+template <Opcode kOpcode, ibv_wr_opcode kSame>
+constexpr bool kAgree = static_cast<ibv_wr_opcode>(kOpcode) == kSame;
+static_assert(kAgree<Opcode::kWrite, IBV_WR_RDMA_WRITE> && kAgree<Opcode::kRead, IBV_WR_RDMA_READ>);
+static_assert(kAgree<Opcode::kWriteImm, IBV_WR_RDMA_WRITE_WITH_IMM>);
+static_assert(kAgree<Opcode::kSendImm, IBV_WR_SEND_WITH_IMM>);
+static_assert(kAgree<Opcode::kFetchAdd, IBV_WR_ATOMIC_FETCH_AND_ADD>);
+
+static_assert(sizeof(SendSegment) == sizeof(ibv_sge) && alignof(SendSegment) == alignof(ibv_sge));
+static_assert(offsetof(SendSegment, length) == offsetof(ibv_sge, length));
+static_assert(offsetof(SendSegment, local_key) == offsetof(ibv_sge, lkey));
+static_assert(sizeof(SendEntry) == sizeof(ibv_send_wr) && alignof(SendEntry) == alignof(ibv_send_wr));
+static_assert(offsetof(SendEntry, cookie) == offsetof(ibv_send_wr, wr_id));
+static_assert(offsetof(SendEntry, next) == offsetof(ibv_send_wr, next));
+static_assert(offsetof(SendEntry, segments) == offsetof(ibv_send_wr, sg_list));
+static_assert(offsetof(SendEntry, segment_count) == offsetof(ibv_send_wr, num_sge));
+static_assert(offsetof(SendEntry, opcode) == offsetof(ibv_send_wr, opcode));
+static_assert(offsetof(SendEntry, flags) == offsetof(ibv_send_wr, send_flags));
+static_assert(offsetof(SendEntry, network_imm) == offsetof(ibv_send_wr, imm_data));
+static_assert(offsetof(SendEntry, remote) == offsetof(ibv_send_wr, wr.rdma.remote_addr));
+static_assert(offsetof(SendEntry, remote) == offsetof(ibv_send_wr, wr.atomic.remote_addr));
+static_assert(offsetof(SendEntry, remote_key) == offsetof(ibv_send_wr, wr.rdma.rkey));
+static_assert(offsetof(SendEntry, add.addend) == offsetof(ibv_send_wr, wr.atomic.compare_add));
+static_assert(offsetof(SendEntry, add.remote_key) == offsetof(ibv_send_wr, wr.atomic.rkey));
+static_assert(SendEntry::kFence == IBV_SEND_FENCE && SendEntry::kSignaled == IBV_SEND_SIGNALED);
+static_assert(SendEntry::kInline == IBV_SEND_INLINE);
 
 uint64_t encode_operations(const Operations& operations) {
   return (operations.send_imm ? IBV_QP_EX_WITH_SEND_WITH_IMM : 0) |
@@ -121,38 +143,6 @@ Result<MadePair> make_pair(const Device& device, const CompletionQueue& completi
                   std::min(attributes.cap.max_inline_data, options.inline_bytes)};
 }
 
-unsigned encode_flags(const WorkRequest& request) {
-  unsigned flags = 0;
-  if (request.signaled) flags |= IBV_SEND_SIGNALED;
-  if (request.send_inline && request.length != 0) flags |= IBV_SEND_INLINE;
-  return flags;
-}
-
-// Sets only the fields that these opcodes use. The rest of *entry (128 bytes) stays uninitialised to save
-// time.
-void encode(const WorkRequest& request, ibv_sge* segment, ibv_send_wr* entry, ibv_send_wr* next) {
-  *segment = {reinterpret_cast<uintptr_t>(request.local), request.length, request.local_key};
-  entry->wr_id = request.cookie;
-  entry->next = next;
-  entry->sg_list = segment;
-  entry->num_sge = request.length != 0 ? 1 : 0;
-  entry->opcode = kOpcodes[static_cast<size_t>(request.opcode)];
-  entry->send_flags = encode_flags(request);
-  entry->imm_data = htobe32(request.imm);
-  entry->wr.rdma.remote_addr = request.remote;
-  entry->wr.rdma.rkey = request.remote_key;
-}
-
-void encode(const OneSidedRequest& request, ibv_sge* segment, ibv_send_wr* entry, ibv_send_wr* next) {
-  encode(static_cast<const WorkRequest&>(request), segment, entry, next);
-  if (request.fenced) entry->send_flags |= IBV_SEND_FENCE;
-  if (request.opcode != Opcode::kFetchAdd) return;
-  entry->wr.atomic.remote_addr = request.remote;
-  entry->wr.atomic.compare_add = request.addend;
-  entry->wr.atomic.swap = 0;
-  entry->wr.atomic.rkey = request.remote_key;
-}
-
 }  // namespace
 
 void Destroyer::operator()(ibv_qp* pair) const {
@@ -180,6 +170,7 @@ Result<QueuePair> QueuePair::create(Device& device, CompletionQueue& completions
   if (!made) return made.error();
   QueuePair result;
   result.pair_ = std::move(made->pair);
+  result.post_send_ = result.pair_->context->ops.post_send;
   result.device_ = &device;
   result.number_ = result.pair_->qp_num;
   result.first_psn_ = draw_first_psn();
@@ -230,33 +221,25 @@ base::Error QueuePair::fail_post(int errno_value, size_t accepted, size_t asked_
                           posted_ - retired_);
 }
 
-// Most messages are a chain of one request. This function is the same without loops.
-VERBENA_HOT_PATH Outcome QueuePair::post(const WorkRequest& request) {
-  if (free_slots() == 0) [[unlikely]]
-    return fail_full(1);
-  ibv_send_wr entry;
-  ibv_sge segment;
-  encode(request, &segment, &entry, nullptr);
-  ibv_send_wr* rejected = nullptr;
-  const int error = ibv_post_send(pair_.get(), &entry, &rejected);
-  if (error != 0) [[unlikely]]
-    return fail_post(error, 0, 1);
-  note_posted(request.signaled);
-  return {};
+void QueuePair::encode(const OneSidedRequest& request, SendSegment* segment, SendEntry* entry,
+                       SendEntry* next) {
+  encode(static_cast<const WorkRequest&>(request), segment, entry, next);
+  if (request.fenced) entry->flags |= SendEntry::kFence;
+  if (request.opcode == Opcode::kFetchAdd) entry->add = {request.addend, 0, request.remote_key};
 }
 
 template <typename Request>
 Outcome QueuePair::post_chain(std::span<const Request> requests) {
   if (requests.size() > free_slots()) return fail_full(requests.size());
-  ibv_send_wr chain[kSendChainEntries];
-  ibv_sge segments[kSendChainEntries];
+  SendEntry chain[kSendChainEntries];
+  SendSegment segments[kSendChainEntries];
   while (!requests.empty()) {
     const size_t count = std::min(requests.size(), kSendChainEntries);
     for (size_t i = 0; i < count; ++i) {
       encode(requests[i], &segments[i], &chain[i], i + 1 < count ? &chain[i + 1] : nullptr);
     }
-    ibv_send_wr* rejected = nullptr;
-    const int error = ibv_post_send(pair_.get(), chain, &rejected);
+    SendEntry* rejected = nullptr;
+    const int error = hand_over(chain, &rejected);
     const size_t accepted = error == 0 ? count : rejected != nullptr ? rejected - chain : 0;
     for (const Request& request : requests.first(accepted)) note_posted(request.signaled);
     if (error != 0) return fail_post(error, accepted, count);

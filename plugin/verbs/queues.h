@@ -19,6 +19,7 @@ struct ibv_ah;
 struct ibv_cq;
 struct ibv_mr;
 struct ibv_qp;
+struct ibv_send_wr;
 struct ibv_srq;
 
 namespace verbena::verbs {
@@ -197,7 +198,18 @@ class QueuePair {
   // Posts a chain in order. The chain must fit into free_slots(), and at least one of every send_depth/4
   // requests must be signaled.
   base::Outcome post(std::span<const WorkRequest> requests);
-  base::Outcome post(const WorkRequest& request);
+  // Inlined, because most messages are a chain of one request.
+  base::Outcome post(const WorkRequest& request) {
+    if (free_slots() == 0) [[unlikely]]
+      return fail_full(1);
+    SendEntry entry;
+    SendSegment segment;
+    encode(request, &segment, &entry, nullptr);
+    if (const int error = hand_over(&entry, nullptr); error != 0) [[unlikely]]
+      return fail_post(error, 0, 1);
+    note_posted(request.signaled);
+    return {};
+  }
   base::Outcome post(std::span<const OneSidedRequest> requests);
   // Call this for each successful kSend completion of this queue pair, in order.
   void retire() {
@@ -220,15 +232,40 @@ class QueuePair {
     ++posted_;
     if (signaled) signaled_positions_[signaled_tail_++ & signaled_mask_] = posted_;
   }
+  // Sets only the fields that these opcodes use. The rest of *entry stays uninitialised to save time.
+  static void encode(const WorkRequest& request, SendSegment* segment, SendEntry* entry, SendEntry* next) {
+    *segment = {reinterpret_cast<uintptr_t>(request.local), request.length, request.local_key};
+    entry->cookie = request.cookie;
+    entry->next = next;
+    entry->segments = segment;
+    entry->segment_count = request.length != 0 ? 1 : 0;
+    entry->opcode = static_cast<uint32_t>(request.opcode);
+    entry->flags = (request.signaled ? SendEntry::kSignaled : 0) |
+                   (request.send_inline && request.length != 0 ? SendEntry::kInline : 0);
+    entry->network_imm = htobe32(request.imm);
+    entry->remote = request.remote;
+    entry->remote_key = request.remote_key;
+  }
+  static void encode(const OneSidedRequest& request, SendSegment* segment, SendEntry* entry, SendEntry* next);
+  // Passes a chain to the device. Returns 0 or an errno value.
+  // @param rejected  receives the entry that the device rejected; may be NULL
+  int hand_over(SendEntry* chain, SendEntry** rejected) {
+    ibv_send_wr* at = nullptr;
+    const int error = post_send_(pair_.get(), reinterpret_cast<ibv_send_wr*>(chain), &at);
+    if (rejected != nullptr) *rejected = reinterpret_cast<SendEntry*>(at);
+    return error;
+  }
   template <typename Request>
   base::Outcome post_chain(std::span<const Request> requests);
-  base::Error fail_full(size_t asked_requests) const;
-  base::Error fail_post(int errno_value, size_t accepted, size_t asked_requests) const;
+  [[gnu::cold]] base::Error fail_full(size_t asked_requests) const;
+  [[gnu::cold]] base::Error fail_post(int errno_value, size_t accepted, size_t asked_requests) const;
   void query_ece();
   void request_ece(const EceOptions& remote);
 
   std::unique_ptr<EventMark> drained_;  // declared before the queue pair; null without a shared receive queue
   Owned<ibv_qp> pair_;
+  // The driver's function, which ibv_post_send() calls.
+  int (*post_send_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};

@@ -58,7 +58,14 @@ struct QueuePairAddress {
   uint32_t outstanding_reads = 1;  // number of reads and adds that this end serves at a time
 };
 
-enum class Opcode : uint8_t { kSendImm, kWrite, kWriteImm, kRead, kFetchAdd /* OneSidedRequest */ };
+// Has the values of ibv_wr_opcode (queue_pair.cc checks this).
+enum class Opcode : uint8_t {
+  kWrite = 0,
+  kWriteImm = 1,
+  kSendImm = 3,
+  kRead = 4,
+  kFetchAdd = 6  // OneSidedRequest
+};
 
 // The operations of a queue pair, at both ends. With fewer operations, a device's work requests are shorter.
 // Without `read`, the peer may not read.
@@ -87,6 +94,32 @@ struct WorkRequest {
 struct OneSidedRequest : WorkRequest {
   uint64_t addend = 0;  // of kFetchAdd, on 8 aligned bytes; the previous value is written to `local`
   bool fenced = false;  // starts after all earlier reads and adds are complete
+};
+
+// SendSegment and SendEntry have the layouts of ibv_sge and ibv_send_wr (queue_pair.cc checks this), so that
+// QueuePair::post() can be inlined without <infiniband/verbs.h>.
+struct SendSegment {
+  uint64_t address;
+  uint32_t length, local_key;
+};
+struct SendEntry {
+  static constexpr uint32_t kFence = 1U << 0, kSignaled = 1U << 1, kInline = 1U << 3;
+
+  uint64_t cookie;
+  SendEntry* next;
+  SendSegment* segments;
+  int segment_count;
+  uint32_t opcode, flags;
+  uint32_t network_imm;  // big endian
+  uint64_t remote;
+  union {
+    uint32_t remote_key;
+    struct {
+      uint64_t addend, unused;
+      uint32_t remote_key;
+    } add;  // of kFetchAdd
+  };
+  uint64_t unused[7];
 };
 
 enum class CompletionKind : uint8_t {

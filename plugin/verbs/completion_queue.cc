@@ -57,18 +57,12 @@ Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_e
   }
   CompletionQueue result;
   result.queue_ = Owned<ibv_cq>(queue, Destroyer{&library});
+  result.poll_ = queue->context->ops.poll_cq;
   result.failed_ = std::make_unique<EventMark>(device, queue);
   return result;
 }
 
-int CompletionQueue::poll(std::span<Completion> out) {
-  const int wanted = static_cast<int>(std::min<size_t>(out.size(), kMaxPollEntries));
-  const int count = ibv_poll_cq(queue_.get(), wanted, reinterpret_cast<ibv_wc*>(out.data()));
-  return count >= 0 ? count : note_failure(count);
-}
-
-// Not inlined into poll(), which every call of test executes.
-[[gnu::cold, gnu::noinline]] int CompletionQueue::note_failure(int result) {
+int CompletionQueue::note_failure(int result) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;
     base::log_warn(

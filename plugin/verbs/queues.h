@@ -3,6 +3,7 @@
 // it was created.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,7 @@ struct ibv_mr;
 struct ibv_qp;
 struct ibv_send_wr;
 struct ibv_srq;
+struct ibv_wc;
 
 namespace verbena::verbs {
 
@@ -90,17 +92,22 @@ class CompletionQueue {
   static constexpr int kMaxPollEntries = 16;
   // Polls at most out.size() (<= kMaxPollEntries) completions. Returns their number, or -1 if the queue
   // itself has failed, which is logged once.
-  int poll(std::span<Completion> out);
+  int poll(std::span<Completion> out) {
+    const int wanted = static_cast<int>(std::min<size_t>(out.size(), kMaxPollEntries));
+    const int count = poll_(queue_.get(), wanted, reinterpret_cast<ibv_wc*>(out.data()));
+    return count >= 0 ? count : note_failure(count);
+  }
   // Returns whether the device has reported a failure of the queue. After a failure, the completion queue of
   // most devices just stays empty.
   bool has_failed() const { return failed_->is_set(); }
   ibv_cq* get() const { return queue_.get(); }
 
  private:
-  int note_failure(int result);
+  [[gnu::cold]] int note_failure(int result);
 
   Owned<ibv_cq> queue_;
-  std::unique_ptr<EventMark> failed_;  // destroyed before the queue
+  int (*poll_)(ibv_cq*, int, ibv_wc*) = nullptr;  // the driver's function, which ibv_poll_cq() calls
+  std::unique_ptr<EventMark> failed_;             // destroyed before the queue
   bool is_failure_logged_ = false;
 };
 

@@ -106,7 +106,7 @@ base::Outcome Link::make_rail(uint32_t rail) {
   if (device.has_failed()) return base::Error{base::Status::kSystem, 0};
   auto queue = verbs::CompletionQueue::create(device, std::min(depth, device.max_cq_entries()));
   if (!queue) return queue.error();
-  completions_.push_back({std::move(*queue), rail});
+  completions_.push_back({.queue = std::move(*queue), .rail = rail});
   for (uint32_t q = 0; q < queue_pairs(); ++q) {
     if (rail_of(q) != rail) continue;
     auto pair = make_pair(q);
@@ -324,6 +324,18 @@ void Link::retire_pair(uint32_t queue_pair) {
   std::erase_if(retired_, [](const Retired& retired) { return retired.until.has_passed(); });
   retired_.push_back({std::move(pairs_[queue_pair]), base::Deadline::after_ms(kRetiredMs)});
   pairs_[queue_pair] = {};
+  for (RailQueue& source : completions_) source.last_number = kNoNumber;
+}
+
+// Compares the rail too, because two devices may assign the same queue pair number.
+bool Link::find_pair(RailQueue& source, uint32_t number) {
+  for (uint32_t q = 0; q < queue_pairs(); ++q) {
+    if (pairs_[q].number() != number || rail_of_[q] != source.rail) continue;
+    source.last_number = number;
+    source.last_pair = q;
+    return true;
+  }
+  return false;
 }
 
 void Link::stop() {

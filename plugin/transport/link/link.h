@@ -112,17 +112,18 @@ class Link {
   // retired before the call. Returns false if a completion queue itself failed.
   template <typename Handle, typename HandleStale>
   bool poll(Handle&& handle, HandleStale&& handle_stale) {
-    for (auto& [queue, rail] : completions_) {
+    for (RailQueue& source : completions_) {
       verbs::Completion batch[verbs::CompletionQueue::kMaxPollEntries];
       int count = 0;
       do {
-        count = queue.poll(batch);
+        count = source.queue.poll(batch);
         for (int i = 0; i < count; ++i) {
-          const uint32_t q = find_pair(rail, batch[i].qp_number);
-          if (q == queue_pairs()) [[unlikely]] {
-            handle_stale(batch[i], rail);
+          const uint32_t number = batch[i].qp_number;
+          if (number != source.last_number && !find_pair(source, number)) [[unlikely]] {
+            handle_stale(batch[i], source.rail);
             continue;
           }
+          const uint32_t q = source.last_pair;
           if (batch[i].error == 0 && batch[i].kind() == verbs::CompletionKind::kSend) pairs_[q].retire();
           handle(batch[i], q);
         }
@@ -151,9 +152,13 @@ class Link {
   std::string describe_failure(const verbs::Completion& completion, uint32_t queue_pair) const;
 
  private:
+  static constexpr uint32_t kNoNumber = UINT32_MAX;  // queue pair numbers have 24 bits
+
   struct RailQueue {
     verbs::CompletionQueue queue;
     uint32_t rail;
+    // The queue pair of the last completion, whose number need not be searched. retire_pair() resets it.
+    uint32_t last_number = kNoNumber, last_pair = 0;
   };
 
   base::Outcome make_rail(uint32_t rail);
@@ -178,13 +183,8 @@ class Link {
   uint32_t missing_pairs() const { return joining_.wanted_pairs & ~joining_.joined_pairs; }
   // Returns whether the queue pairs use several rails.
   bool has_other_rails() const;
-  // Needs the rail, because two devices may assign the same queue pair number.
-  uint32_t find_pair(uint32_t rail, uint32_t qp_number) const {
-    const uint32_t count = queue_pairs();
-    uint32_t q = 0;
-    while (q < count && (pairs_[q].number() != qp_number || rail_of_[q] != rail)) ++q;
-    return q;
-  }
+  // Sets source.last_pair. Returns false for the number of a retired queue pair.
+  [[gnu::noinline]] bool find_pair(RailQueue& source, uint32_t number);
 
   std::vector<verbs::Device*> rails_;
   std::vector<verbs::LocalAddress> addresses_;  // one for each rail, as sent to the peer

@@ -118,6 +118,18 @@ struct ReceiveBuffer {
   uint64_t cookie;
 };
 
+// A chain of equal receives, which is built once, so that a post of them builds no requests. Copies share the
+// chain. Thread safe.
+class EqualReceives {
+ public:
+  explicit EqualReceives(const ReceiveBuffer& buffer);
+
+ private:
+  friend class SharedReceiveQueue;
+  struct Chain;
+  std::shared_ptr<Chain> chain_;
+};
+
 // Posting is thread safe (the provider locks); everything else is not.
 class SharedReceiveQueue {
  public:
@@ -126,6 +138,7 @@ class SharedReceiveQueue {
   SharedReceiveQueue() = default;
 
   base::Outcome post(std::span<const ReceiveBuffer> buffers);
+  base::Outcome post(const EqualReceives& receives, size_t count);
   ibv_srq* get() const { return queue_.get(); }
 
  private:

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
 
 #include "base/hot_path.h"
 #include "base/log.h"
@@ -22,6 +24,13 @@ int post_chain(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** rejected) {
   return ibv_post_recv(pair, first, rejected);
 }
 
+template <typename Queue>
+[[gnu::cold, gnu::noinline]] base::Error fail_post(const Queue* queue, int error, ptrdiff_t accepted,
+                                                   size_t count) {
+  return base::fail_errno(Status::kSystem, error, "device %s: cannot post a receive (entry %td of %zu)",
+                          name_device(queue->context), accepted, count);
+}
+
 // `Queue` is libibverbs's type of a shared receive queue or of a queue pair.
 template <typename Queue>
 VERBENA_HOT_PATH Outcome post_chains(Queue* queue, std::span<const ReceiveBuffer> buffers) {
@@ -37,10 +46,7 @@ VERBENA_HOT_PATH Outcome post_chains(Queue* queue, std::span<const ReceiveBuffer
     }
     ibv_recv_wr* rejected = nullptr;
     const int error = post_chain(queue, chain, &rejected);
-    if (error != 0) {
-      return base::fail_errno(Status::kSystem, error, "device %s: cannot post a receive (entry %td of %zu)",
-                              name_device(queue->context), rejected != nullptr ? rejected - chain : 0, count);
-    }
+    if (error != 0) return fail_post(queue, error, rejected != nullptr ? rejected - chain : 0, count);
     buffers = buffers.subspan(count);
   }
   return {};
@@ -75,6 +81,35 @@ Result<SharedReceiveQueue> SharedReceiveQueue::create(Device& device, uint32_t d
   SharedReceiveQueue result;
   result.queue_ = Owned<ibv_srq>(queue, Destroyer{&library});
   return result;
+}
+
+struct EqualReceives::Chain {
+  static constexpr size_t kEntries = 16;
+
+  ibv_sge segment;
+  std::array<ibv_recv_wr, kEntries> entries;
+};
+
+EqualReceives::EqualReceives(const ReceiveBuffer& buffer) : chain_(std::make_shared<Chain>()) {
+  chain_->segment = {reinterpret_cast<uintptr_t>(buffer.address), buffer.length, buffer.local_key};
+  ibv_recv_wr* next = nullptr;
+  for (auto entry = chain_->entries.rbegin(); entry != chain_->entries.rend(); ++entry) {
+    *entry = {buffer.cookie, next, &chain_->segment, buffer.length == 0 ? 0 : 1};
+    next = &*entry;
+  }
+}
+
+// Posts the last entries of the chain. The device only reads them.
+VERBENA_HOT_PATH Outcome SharedReceiveQueue::post(const EqualReceives& receives, size_t count) {
+  while (count != 0) {
+    const size_t now = std::min(count, EqualReceives::Chain::kEntries);
+    ibv_recv_wr* const first = receives.chain_->entries.data() + (EqualReceives::Chain::kEntries - now);
+    ibv_recv_wr* rejected = nullptr;
+    if (const int error = ibv_post_srq_recv(queue_.get(), first, &rejected); error != 0)
+      return fail_post(queue_.get(), error, rejected != nullptr ? rejected - first : 0, now);
+    count -= now;
+  }
+  return {};
 }
 
 VERBENA_HOT_PATH Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {

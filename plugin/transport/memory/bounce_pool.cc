@@ -185,7 +185,7 @@ base::Result<BouncePool::Rail*> BouncePool::open_rail(verbs::Device& device) {
 }
 
 std::unique_ptr<BouncePool::Queue> BouncePool::make_queue(const Rail& rail, uint32_t capacity_entries) const {
-  auto queue = std::make_unique<Queue>();
+  auto queue = std::make_unique<Queue>(rail.bare_entries);
   queue->bare_ = rail.bare;
   queue->keys_ = rail.keys.data();
   queue->step_pages_ = step_pages_;
@@ -204,6 +204,7 @@ base::Outcome BouncePool::register_bare(verbs::Device& device, Rail& rail) {
   rail.bare.length = sizeof(bare_memory_);
   rail.bare.local_key = region->local_key();
   rail.bare_region = std::move(*region);
+  rail.bare_entries = verbs::EqualReceives(rail.bare);
   return {};
 }
 
@@ -417,6 +418,7 @@ void BouncePool::free(std::span<const uint32_t> pages) {
 }
 
 VERBENA_HOT_PATH base::Outcome BouncePool::repost(Queue& queue, std::span<const uint32_t> pages) {
+  if (is_bare()) return queue.queue_.post(queue.bare_entries_, pages.size());
   return post_batches(queue, pages,
                       [&](std::span<const verbs::ReceiveBuffer> batch) { return queue.queue_.post(batch); });
 }

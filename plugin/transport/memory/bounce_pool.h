@@ -91,6 +91,8 @@ class BouncePool {
   // uses one on each of its rails.
   class Queue {
    public:
+    explicit Queue(const verbs::EqualReceives& bare_entries) : bare_entries_(bare_entries) {}
+
     bool is_shared() const { return queue_.get() != nullptr; }
     // Returns null if each queue pair has its own receive queue.
     verbs::SharedReceiveQueue* shared() { return is_shared() ? &queue_ : nullptr; }
@@ -101,7 +103,8 @@ class BouncePool {
     friend class BouncePool;
     verbs::SharedReceiveQueue queue_;
     verbs::ReceiveBuffer bare_{nullptr, 0, 0, kPageBit};  // the buffer of a bare entry
-    const Keys* keys_ = nullptr;                          // the keys of its rail
+    verbs::EqualReceives bare_entries_;
+    const Keys* keys_ = nullptr;  // the keys of its rail
     uint32_t step_pages_ = 1;
     uint32_t capacity_entries_ = 0;
     // Posted and held entries; equals the reserved entries if the queue is not shared.
@@ -125,6 +128,7 @@ class BouncePool {
     // The buffer for bare entries, bare_memory_, on devices that need one.
     verbs::MemoryRegion bare_region;
     verbs::ReceiveBuffer bare{nullptr, 0, 0, kPageBit};
+    verbs::EqualReceives bare_entries{bare};
   };
 
   // A request for receive entries, for each queue pair.

@@ -17,8 +17,9 @@ class Arrivals {
   void reset() {
     bitmap_[0] = 0;
     for (uint32_t word = 1; word <= highest_ / 64; ++word) bitmap_[word] = 0;
-    bytes_ = seen_ = total_ = highest_ = 0;
-    direct_ = false;
+    bytes_ = 0;
+    seen_ = total_ = highest_ = 0;
+    direct_ = is_complete_ = false;
   }
 
   // Returns kInvalid if the chunks contradict each other, because the peer is faulty: two last chunks, a
@@ -34,8 +35,8 @@ class Arrivals {
     word |= bit;
     direct_ = tag.direct;
     if (tag.index > highest_) highest_ = tag.index;
-    if (tag.last) total_ = tag.index + 1U;
-    ++seen_;
+    if (tag.last) total_ = static_cast<uint16_t>(tag.index + 1);
+    is_complete_ = ++seen_ == total_;
     bytes_ += length_bytes;  // FAULT(arrival_counts_twice)
     return Arrival::kNew;
   }
@@ -43,11 +44,12 @@ class Arrivals {
   // Records the only chunk of a message of which no chunk was recorded yet.
   void record_whole(uint32_t length_bytes, bool is_direct) {
     bitmap_[0] = seen_ = total_ = 1;
+    is_complete_ = true;
     bytes_ = length_bytes;
     direct_ = is_direct;
   }
 
-  bool is_complete() const { return total_ != 0 && seen_ == total_; }
+  bool is_complete() const { return is_complete_; }
   bool is_empty() const { return seen_ == 0; }
   bool is_direct() const { return direct_; }
   const std::array<uint64_t, kMaxChunks / 64>& bitmap() const { return bitmap_; }
@@ -56,8 +58,9 @@ class Arrivals {
  private:
   std::array<uint64_t, kMaxChunks / 64> bitmap_{};
   uint64_t bytes_ = 0;
-  uint32_t seen_ = 0, total_ = 0, highest_ = 0;
+  uint16_t seen_ = 0, total_ = 0, highest_ = 0;  // total_: 0 until the last chunk has arrived
   bool direct_ = false;
+  bool is_complete_ = false;
 };
 
 }  // namespace verbena::protocol

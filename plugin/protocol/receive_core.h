@@ -85,7 +85,7 @@ struct ArrivedChunk {
 // Types: Request is the base class of the objects that the caller holds; Memory is the type of registered
 // memory.
 template <typename Types>
-struct ReceiveMessageOf : Types::Request {
+struct alignas(64) ReceiveMessageOf : Types::Request {
   enum class Phase : uint8_t { kFree, kArriving, kMoving, kReady, kReported };
   // What the message waits for, as far as this end knows.
   enum class Wait : uint8_t { kGrant, kArrival, kCopy, kPush, kTest, kConsumption };
@@ -167,6 +167,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
         credits_(options.first_sequence) {
     for (uint32_t q = 0; q < options.queue_pairs; ++q) {
       credits_.set_window(q, options.window[q]);
+      rail_bits_[q] = 1U << options.rail_of[q];
       spares_[q].limit = std::clamp(options.window[q] / 8, 1U, Spare::kMax);
     }
     note_writable();
@@ -197,7 +198,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (queue_) {
       progress();  // a staged message may have arrived already, and then needs no grant
     } else {
-      send_grants();
+      send_new_grant(message);
     }
     if (is_observed_) [[unlikely]]
       port().note_post_end();
@@ -258,9 +259,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (!is_here(message)) {  // the test of another message may have found it
       if (!progress()) return false;
     }
-    if (is_here(message) || message.phase == Phase::kMoving) {
-      if (!advance(message)) return false;
-    }
+    if (!advance(message)) return false;
     if (message.phase != Phase::kReady) {
       if (message.phase == Phase::kArriving && was_broken) {
         port().fail(Failure::kBroken, message.sequence);
@@ -474,7 +473,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   // Sends grants in the order of posting. A message that has begun to arrive staged needs none. In
   // connections without staging each message gets one, because it also carries credits. After a failure, open
   // messages get their grants again.
-  void send_grants() {
+  // Not inlined, because it is called in every test but rarely has a grant to send.
+  [[gnu::noinline, gnu::flatten]] void send_grants() {
     while (next_grant_ != next_) {
       if (!may_grant_freely_) [[unlikely]]
         return send_grants_apart();
@@ -485,6 +485,14 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       }
       ++next_grant_;
     }
+  }
+  // For a message that was posted just now. The usual case: all earlier grants were sent.
+  [[gnu::always_inline]] void send_new_grant(const Message& message) {
+    const bool is_next = next_grant_ == message.sequence && options_.is_direct_only && may_grant_freely_;
+    if (!is_next || port().free_slots(primary_) == 0) [[unlikely]]
+      return send_grants();
+    send_grant(message);
+    ++next_grant_;
   }
   // For queue pairs whose writes may overtake each other. The previous grant in the same entry may be
   // outstanding if most messages between the two were staged, or if it was written again after a failure. The
@@ -510,15 +518,14 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   static uint32_t entry_bit(uint32_t sequence) { return 1U << sequence % kMessageRing; }
   bool is_grant_under_way(uint32_t sequence) const { return (grants_under_way_ & entry_bit(sequence)) != 0; }
   bool send_grant(const Message& message, bool is_signaled = false) {
-    Grant grant;
-    grant.address = reinterpret_cast<uintptr_t>(message.data);
-    std::memcpy(grant.remote_keys, port().remote_keys(message.memory), sizeof(grant.remote_keys));
-    grant.length_bytes = message.room_bytes;
-    grant.note = options_.is_direct_only ? credits_.take_note(consumed_, primary_) : CreditNote{};
-    grant.stamp = Grant::make_stamp(message.sequence, message.tag);
+    grant_.address = reinterpret_cast<uintptr_t>(message.data);
+    std::memcpy(grant_.remote_keys, port().remote_keys(message.memory), sizeof(grant_.remote_keys));
+    grant_.length_bytes = message.room_bytes;
+    if (options_.is_direct_only) grant_.note = credits_.take_note(consumed_, primary_);
+    grant_.stamp = Grant::make_stamp(message.sequence, message.tag);
     const uint64_t offset_bytes =
-        offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(grant);
-    is_signaled = write_control(primary_, &grant, offset_bytes, is_signaled);
+        offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(Grant);
+    is_signaled = write_control(primary_, &grant_, offset_bytes, is_signaled);
     if (is_observed_) [[unlikely]]
       port().note_grant(message.sequence);
     return is_signaled;
@@ -757,7 +764,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       if (!port().has_room_to_flush(static_cast<uint32_t>(std::countr_zero(rails)))) return false;
     return true;
   }
-  uint32_t rail_bit(uint32_t queue_pair) const { return 1U << options_.rail_of[queue_pair]; }
+  uint32_t rail_bit(uint32_t queue_pair) const { return rail_bits_[queue_pair]; }
 
   // --- Freeing pages.
 
@@ -786,8 +793,10 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   }
   void give_back(uint32_t queue_pair, uint32_t page) {
     Spare& spare = spares_[queue_pair];
-    spare.pages[spare.count++] = page;
-    if (spare.count >= spare.limit) repost_spare(queue_pair);
+    const uint32_t count = spare.count;
+    spare.pages[count] = page;
+    spare.count = count + 1;
+    if (count + 1 >= spare.limit) repost_spare(queue_pair);
   }
   void repost_spare(uint32_t queue_pair) {
     Spare& spare = spares_[queue_pair];
@@ -979,6 +988,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last one
   HeldStamp held_grant_, held_credits_;
   ReceiverCredits credits_;
+  Grant grant_{};  // being sent. Not on the stack, whose alignment to a line would cost every call.
+  std::array<uint32_t, kMaxQueuePairs> rail_bits_{};       // the rail of each queue pair
   std::array<uint32_t, kMaxQueuePairs> control_writes_{};  // for each queue pair
   std::array<uint32_t, kMaxQueuePairs> held_{};  // for each queue pair: entries taken and not posted again
   std::array<Spare, kMaxQueuePairs> spares_;

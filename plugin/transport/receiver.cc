@@ -111,12 +111,11 @@ Receiver::~Receiver() {
 }
 
 // Flattened into one frame, because every message takes this path.
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::post(void* data, uint64_t length_bytes,
-                                                               const Registration* memory,
-                                                               ReceiveClass receive_class, Request** request,
-                                                               int32_t tag) {
-  *request = Core::post(data, length_bytes, memory, receive_class, tag);
-  return outcome();
+[[gnu::flatten]] VERBENA_HOT_PATH Posted Receiver::post(void* data, uint64_t length_bytes,
+                                                        const Registration* memory,
+                                                        ReceiveClass receive_class, int32_t tag) {
+  ReceiveMessage* const message = Core::post(data, length_bytes, memory, receive_class, tag);
+  return {message, outcome()};
 }
 
 base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** request) {
@@ -130,17 +129,21 @@ base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** re
   return outcome();
 }
 
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, bool* done,
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Receiver::test(Request& request, int* done,
                                                                int* lengths_bytes) {
   if (request.kind == RequestKind::kFlush) [[unlikely]] {
     if (lengths_bytes != nullptr) *lengths_bytes = 0;
-    return test_flush(static_cast<FlushRequest&>(request), done);
+    bool is_flushed = false;
+    const auto outcome = test_flush(static_cast<FlushRequest&>(request), &is_flushed);
+    *done = is_flushed ? 1 : 0;
+    return outcome;
   }
   auto& message = static_cast<ReceiveMessage&>(request);
   const uint32_t count = message.count;
   uint64_t bytes[protocol::kMaxGroup];
-  *done = Core::test(message, bytes);
-  if (*done && lengths_bytes != nullptr) {
+  const bool is_done = Core::test(message, bytes);
+  *done = is_done ? 1 : 0;
+  if (is_done && lengths_bytes != nullptr) {
     lengths_bytes[0] = static_cast<int>(bytes[0]);
     for (uint32_t i = 1; i < count; ++i) lengths_bytes[i] = static_cast<int>(bytes[i]);
   }

@@ -65,10 +65,11 @@ class Receiver final : public ReceivingEnd,
   Receiver(Parts parts, const Peer& peer, std::unique_ptr<PeerChannel> channel);
   ~Receiver();
 
-  // Sets `*request` to null if no receive can be posted now. `tag` selects the sends that may fill the buffer
-  // in connections without staging.
-  base::Outcome post(void* data, uint64_t length_bytes, const Registration* memory,
-                     ReceiveClass receive_class, Request** request, int32_t tag = 0) override;
+  // Returns no request if no receive can be posted now. `tag` selects the sends that may fill the buffer in
+  // connections without staging.
+  Posted post(void* data, uint64_t length_bytes, const Registration* memory, ReceiveClass receive_class,
+              int32_t tag) override;
+  using ReceivingEnd::post;
   // Posts one request for up to protocol::kMaxGroup buffers. Only for connections without unpacking.
   base::Outcome post_group(std::span<const Buffer> buffers, Request** request) override;
   // Writes *done. If the request is done, also writes *bytes, one value for each buffer.
@@ -79,7 +80,7 @@ class Receiver final : public ReceivingEnd,
   // necessary: for host memory, or with softverbs, which completes a write only when its bytes are visible.
   base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
   base::Outcome test_flush(FlushRequest& request, bool* done);
-  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
+  base::Outcome test(Request& request, int* done, int* lengths_bytes) override;
   base::Outcome consume(Request& request) override { return consume(static_cast<ReceiveMessage&>(request)); }
   void release(const Registration*) override {}  // as in Sender
   Statistics close() override;

@@ -68,11 +68,11 @@ Statistics Sender::close() {
 }
 
 // Flattened into one frame, because every message takes this path.
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::post(const void* data, uint64_t length_bytes,
-                                                             const Registration* memory, bool may_stage,
-                                                             Request** request, int32_t tag) {
-  *request = Core::post(data, length_bytes, memory, may_stage, tag);
-  return outcome();
+[[gnu::flatten]] VERBENA_HOT_PATH Posted Sender::post(const void* data, uint64_t length_bytes,
+                                                      const Registration* memory, bool may_stage,
+                                                      int32_t tag) {
+  SendMessage* const message = Core::post(data, length_bytes, memory, may_stage, tag);
+  return {message, outcome()};
 }
 
 [[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(SendMessage& message, bool* done) {
@@ -80,11 +80,12 @@ Statistics Sender::close() {
   return outcome();
 }
 
-[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, bool* done,
+[[gnu::flatten]] VERBENA_HOT_PATH base::Outcome Sender::test(Request& request, int* done,
                                                              int* lengths_bytes) {
   auto& message = static_cast<SendMessage&>(request);
-  *done = Core::test(message);
-  if (*done && lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(message.length_bytes);
+  const bool is_done = Core::test(message);
+  *done = is_done ? 1 : 0;
+  if (is_done && lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(message.length_bytes);
   return outcome();
 }
 

@@ -26,14 +26,15 @@ class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTy
          std::unique_ptr<PeerChannel> channel);
   ~Sender();
 
-  // Sets `*request` to null if the ring is full or, in connections without staging, if the peer has posted no
-  // free receive with this tag. `may_stage` means that the caller expects the receiving kernel to unpack the
+  // Returns no request if the ring is full or, in connections without staging, if the peer has posted no free
+  // receive with this tag. `may_stage` means that the caller expects the receiving kernel to unpack the
   // message.
-  base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
-                     Request** request, int32_t tag = 0) override;
+  Posted post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
+              int32_t tag) override;
+  using SendingEnd::post;
   // Writes *done. A completed request may be reused. Requests may be tested in any order.
   base::Outcome test(SendMessage& message, bool* done);
-  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
+  base::Outcome test(Request& request, int* done, int* lengths_bytes) override;
   // Requests that still use the memory fail without further action.
   void release(const Registration*) override {}
   Statistics close() override;

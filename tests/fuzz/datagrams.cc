@@ -297,11 +297,10 @@ class Game {
     if (request != nullptr) held->open.push_back({request, std::move(memory)});
   }
   static bool test_one(transport::MessageEnd& end, transport::Request* request, size_t room) {
-    bool is_done = false;
-    int length_bytes = 0;
+    int is_done = 0, length_bytes = 0;
     static_cast<void>(end.test(*request, &is_done, &length_bytes));
-    if (is_done) fuzz::require(static_cast<size_t>(length_bytes) <= room);
-    return is_done;
+    if (is_done != 0) fuzz::require(static_cast<size_t>(length_bytes) <= room);
+    return is_done != 0;
   }
   template <typename Ends>
   void test(Ends& ends) {

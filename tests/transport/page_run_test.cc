@@ -222,8 +222,7 @@ class DatagramChannel {
     for (size_t i = 0; i < bytes; ++i)
       sent.bytes()[i] = static_cast<std::byte>(i * 7 + (i >> 12) + messages_);
     Request *receive = nullptr, *send = nullptr;
-    bool is_sent = false, is_received = false;
-    int received_bytes = 0;
+    int is_sent = 0, is_received = 0, received_bytes = 0;
     const int before = count_calls();
     EXPECT_TRUE(poll_until([&] {
       bool is_sound = true;

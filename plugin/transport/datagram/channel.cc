@@ -117,8 +117,8 @@ void ChannelEndOf<End, Requested>::release_memory(const Registration* memory) {
 template <typename End, typename Requested>
 template <typename Looked>
 VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Looked& request, const char* direction,
-                                                            const char* open, bool* done) {
-  *done = false;
+                                                            const char* open, int* done) {
+  *done = 0;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
     if (const EngineGuard guard(*engine_); guard) {
       engine_->pass();
@@ -130,7 +130,7 @@ VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Looked& reques
       return has_failed() ? tell_failure() : Outcome();
     }
   }
-  *done = true;
+  *done = 1;
   return {};
 }
 
@@ -176,23 +176,23 @@ Statistics SendEnd::close() {
   return statistics_;
 }
 
-VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, const Registration* memory,
-                                       bool /*may_stage*/, Request** out, int32_t /*tag*/) {
-  *out = nullptr;
+VERBENA_HOT_PATH Posted SendEnd::post(const void* data, uint64_t length_bytes, const Registration* memory,
+                                      bool /*may_stage*/, int32_t /*tag*/) {
   const EngineGuard guard(*engine_);
   if (!guard) return {};
-  if (has_failed()) return tell_failure();  // also after the end was closed
+  if (has_failed()) return {nullptr, tell_failure()};  // also after the end was closed
   if (has_peer_closed())
-    return base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer closed the channel", wire_,
-                      engine_->peer_of(peer_).text.c_str());
+    return {nullptr, base::fail(Status::kRemote, "datagrams: channel %u to %s: the peer closed the channel",
+                                wire_, engine_->peer_of(peer_).text.c_str())};
   const uint32_t number = engine_->core().send_channel(channel_).next;
   SendRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
   const uint32_t data_bytes = engine_->core().peer(peer_).data_bytes;
   if (length_bytes > uint64_t{data_bytes} * (kMaxPacketIndex - 1))
-    return base::fail(Status::kInvalidArgument,
-                      "isend: a message of %llu bytes is too long to be sent in datagrams of %u bytes",
-                      static_cast<unsigned long long>(length_bytes), data_bytes);
+    return {nullptr,
+            base::fail(Status::kInvalidArgument,
+                       "isend: a message of %llu bytes is too long to be sent in datagrams of %u bytes",
+                       static_cast<unsigned long long>(length_bytes), data_bytes)};
   const uint32_t message = engine_->core().send(channel_, length_bytes);
   if (message == kNoObject) return {};
   request.length_bytes = length_bytes;
@@ -208,11 +208,10 @@ VERBENA_HOT_PATH Outcome SendEnd::post(const void* data, uint64_t length_bytes, 
     observed_->begin_whole(number, length_bytes, engine_->rails()[0]->control.number());
   }
   engine_->pass();
-  *out = &request;
-  return {};
+  return {&request, {}};
 }
 
-VERBENA_HOT_PATH Outcome SendEnd::test(Request& tested, bool* done, int* lengths_bytes) {
+VERBENA_HOT_PATH Outcome SendEnd::test(Request& tested, int* done, int* lengths_bytes) {
   auto& request = static_cast<SendRequest&>(tested);
   const Outcome outcome = look(request, "to", "send", done);
   if (!*done) return outcome;
@@ -246,12 +245,11 @@ Statistics ReceiveEnd::close() {
   return statistics_;
 }
 
-VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
-                                          ReceiveClass receive_class, Request** out, int32_t /*tag*/) {
-  *out = nullptr;
+VERBENA_HOT_PATH Posted ReceiveEnd::post(void* data, uint64_t room_bytes, const Registration* memory,
+                                         ReceiveClass receive_class, int32_t /*tag*/) {
   const EngineGuard guard(*engine_);
   if (!guard) return {};
-  if (has_failed()) return tell_failure();  // also after the end was closed
+  if (has_failed()) return {nullptr, tell_failure()};  // also after the end was closed
   const uint32_t number = engine_->core().receive_channel(channel_).next;
   ReceiveRequest& request = requests_[number % kRing];
   if (request.state.load(std::memory_order_relaxed) != State::kFree) return {};
@@ -263,7 +261,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
   if (engine_->core().is_too_long(message)) {
     engine_->refuse_too_long(*this, room_bytes);
     end_messages();  // unexpected messages are discarded
-    return tell_failure();
+    return {nullptr, tell_failure()};
   }
   request.data = static_cast<std::byte*>(data);
   request.has_slot = takes_slot;
@@ -277,8 +275,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::post(void* data, uint64_t room_bytes, const
     observed_->note_post(number, room_bytes, engine_->rails()[0]->control.number());
   engine_->core().settle(message);
   engine_->pass();
-  *out = &request;
-  return {};
+  return {&request, {}};
 }
 
 // Always one buffer, because max_buffers() is 1.
@@ -287,7 +284,7 @@ Outcome ReceiveEnd::post_group(std::span<const ReceiveBuffer> buffers, Request**
   return post(only.data, only.length_bytes, only.memory, ReceiveClass::kNoSlot, out, only.tag);
 }
 
-VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested, bool* done, int* lengths_bytes) {
+VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested, int* done, int* lengths_bytes) {
   if (tested.kind == RequestKind::kFlush) {
     if (lengths_bytes != nullptr) *lengths_bytes = 0;
     return test_flush(static_cast<ChannelFlush&>(tested), done);
@@ -359,7 +356,7 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
   return {};
 }
 
-Outcome ReceiveEnd::test_flush(ChannelFlush& request, bool* done) {
+Outcome ReceiveEnd::test_flush(ChannelFlush& request, int* done) {
   const Outcome outcome = look(request, "from", "flush", done);
   if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
   return outcome;

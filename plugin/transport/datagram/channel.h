@@ -151,7 +151,7 @@ class ChannelEndOf : public ChannelEnd {
   // Returns whether the request is done. Unless it is done or has failed, the request stays open. The caller
   // frees it.
   template <typename Looked>
-  base::Outcome look(const Looked& request, const char* direction, const char* open, bool* done);
+  base::Outcome look(const Looked& request, const char* direction, const char* open, int* done);
 
   std::array<Requested, protocol::datagram::kRing> requests_;
 };
@@ -164,10 +164,11 @@ class SendEnd final : public ChannelEndOf<SendEnd, SendRequest>, public SendingE
   }
   ~SendEnd() { leave(); }
 
-  // Sets `*request` to null if the message cannot be sent now. The memory is read until the request is done.
-  base::Outcome post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
-                     Request** request, int32_t tag) override;
-  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
+  // Returns no request if the message cannot be sent now. The memory is read until the request is done.
+  Posted post(const void* data, uint64_t length_bytes, const Registration* memory, bool may_stage,
+              int32_t tag) override;
+  using SendingEnd::post;
+  base::Outcome test(Request& request, int* done, int* lengths_bytes) override;
   void release(const Registration* memory) override { release_memory(memory); }
   Statistics close() override;
   observe::Connection* observer() const override { return observed(); }
@@ -192,11 +193,12 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public
   }
   int64_t refused_ns = 0;  // when the peer was last notified that a message is too long
   void* device_handle() const { return lending_ == nullptr ? nullptr : lending_->device_handle(); }
-  // Sets `*request` to null if no receive can be posted now.
-  base::Outcome post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,
-                     Request** request, int32_t tag) override;
+  // Returns no request if no receive can be posted now.
+  Posted post(void* data, uint64_t room_bytes, const Registration* memory, ReceiveClass receive_class,
+              int32_t tag) override;
+  using ReceivingEnd::post;
   base::Outcome post_group(std::span<const ReceiveBuffer> buffers, Request** request) override;
-  base::Outcome test(Request& request, bool* done, int* lengths_bytes) override;
+  base::Outcome test(Request& request, int* done, int* lengths_bytes) override;
   base::Outcome consume(Request& request) override;
   void release(const Registration* memory) override { release_memory(memory); }
   Statistics close() override;
@@ -213,7 +215,7 @@ class ReceiveEnd final : public ChannelEndOf<ReceiveEnd, ReceiveRequest>, public
   bool uses(const Registration* memory) const;
 
  private:
-  base::Outcome test_flush(ChannelFlush& request, bool* done);
+  base::Outcome test_flush(ChannelFlush& request, int* done);
 
   // Null until the first flush, because few NICs need flushes.
   std::unique_ptr<std::array<ChannelFlush, protocol::datagram::kRing>> flushes_;

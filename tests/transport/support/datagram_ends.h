@@ -79,7 +79,7 @@ inline Request* post_send(datagram::SendEnd& end, Memory& memory) {
 inline void receive(datagram::ReceiveEnd& end, Memory& memory, Request* request = nullptr) {
   if (request == nullptr) request = post_receive(end, memory);
   ASSERT_NE(request, nullptr);
-  bool is_done = false;
+  int is_done = 0;
   int length_bytes = 0;
   ASSERT_TRUE(poll_until([&] { return !end.test(*request, &is_done, &length_bytes) || is_done; }));
   EXPECT_EQ(static_cast<size_t>(length_bytes), kDatagramBytes);
@@ -89,7 +89,7 @@ inline void receive(datagram::ReceiveEnd& end, Memory& memory, Request* request 
 inline void send(datagram::SendEnd& end, Memory& memory) {
   Request* const request = post_send(end, memory);
   ASSERT_NE(request, nullptr);
-  bool is_done = false;
+  int is_done = 0;
   ASSERT_TRUE(poll_until([&] { return !end.test(*request, &is_done, nullptr) || is_done; }));
   EXPECT_TRUE(is_done);
 }
@@ -100,7 +100,7 @@ inline void transfer(DatagramChannel& channel, Memory& source, Memory& target) {
   Request* const sending = post_send(*channel.sending, source);
   ASSERT_NE(sending, nullptr);
   receive(*channel.receiving, target, receiving);
-  bool is_done = false;
+  int is_done = 0;
   ASSERT_TRUE(poll_until([&] { return !channel.sending->test(*sending, &is_done, nullptr) || is_done; }));
 }
 

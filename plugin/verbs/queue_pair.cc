@@ -63,6 +63,8 @@ static_assert(offsetof(SendEntry, add.remote_key) == offsetof(ibv_send_wr, wr.at
 static_assert(SendEntry::kFence == IBV_SEND_FENCE && SendEntry::kSignaled == IBV_SEND_SIGNALED);
 static_assert(SendEntry::kInline == IBV_SEND_INLINE);
 
+static_assert(std::has_single_bit(sizeof(QueuePair)));
+
 uint64_t encode_operations(const Operations& operations) {
   return (operations.send_imm ? IBV_QP_EX_WITH_SEND_WITH_IMM : 0) |
          (operations.write ? IBV_QP_EX_WITH_RDMA_WRITE : 0) |

@@ -165,8 +165,9 @@ struct QueuePairOptions {
   const LocalAddress* local = nullptr;  // the address that the peer was told; null: the device's last address
 };
 
-// A queue pair of a reliable connection. One thread at a time uses it.
-class QueuePair {
+// A queue pair of a reliable connection. One thread at a time uses it. Its size is a power of two, because a
+// link computes its address for every request.
+class alignas(64) QueuePair {
  public:
   static base::Result<QueuePair> create(Device& device, CompletionQueue& completions,
                                         const QueuePairOptions& options);
@@ -289,7 +290,6 @@ class QueuePair {
   Device* device_ = nullptr;
   LocalAddress local_;
   EceOptions ece_{};
-  // Packed, because a link computes the address of a queue pair by multiplying by its size.
   bool serves_reads_ : 1 = true, serves_adds_ : 1 = false;
   uint8_t bonded_port_ = 0;   // from 1; 0 if the device is not a bond
   bool may_receive_ = false;  // it has been in the state RTR

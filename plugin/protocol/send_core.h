@@ -392,10 +392,11 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
       return false;
     }
     if (message.path == Path::kDirect && !take_grant(message)) return true;  // the connection has failed
-    message.is_whole = true;
-    message.whole_on = static_cast<uint8_t>(primary_);
+    const uint32_t q = primary_;
+    message.is_whole = message.is_posted = true;
+    message.whole_on = static_cast<uint8_t>(q);
     ++posting_;
-    post_whole(message);
+    post_one(message, q, make_work(message, q, whole_chunk(message)));
     return true;
   }
   [[gnu::cold, gnu::noinline]] void begin_watched(Message& message, bool others_wait) {
@@ -694,9 +695,12 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return is_before(first_unsent(), consumed_) ? port().fail(Failure::kConsumed, consumed_) : true;
   }
   bool absorb_note(const CreditNote& note) {
-    const uint32_t q = note.queue_pair();
-    if (q >= recovery_.queue_pairs() || !credits_.absorb(q, note.expand_returned(credits_.returned(q))))
-      return port().fail(Failure::kCreditsOfNote, 0, q);
+    if (note.returned != last_returned_) {  // the receiver returns credits in batches
+      const uint32_t q = note.queue_pair();
+      if (q >= recovery_.queue_pairs() || !credits_.absorb(q, note.expand_returned(credits_.returned(q))))
+        return port().fail(Failure::kCreditsOfNote, 0, q);
+      last_returned_ = note.returned;
+    }
     consumed_ = take_newer(consumed_, note.consumed);
     return is_before(first_unsent(), consumed_) ? port().fail(Failure::kConsumed, consumed_) : true;
   }
@@ -903,6 +907,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   int32_t wanted_tag_ = 0;
   uint32_t consumed_;              // as the receiver has reported
   uint32_t next_note_;             // credits in earlier grants were counted
+  uint32_t last_returned_ = 0;     // of the last note
   uint32_t primary_;               // the current queue pair of short messages
   uint32_t few_credits_ = 0;       // with this many credits, the primary can take a chunk of any message
   uint64_t max_staged_bytes_ = 0;  // 0: only empty messages are staged

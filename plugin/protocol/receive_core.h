@@ -231,14 +231,14 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return &first;
   }
 
-  // A chunk has arrived on a queue pair that is in use.
-  void on_arrived(uint32_t queue_pair, ArrivedChunk chunk) {
+  // A chunk has arrived on a queue pair that is in use. Inlined for the port's constant chunk.is_write.
+  [[gnu::always_inline]] void on_arrived(uint32_t queue_pair, const ArrivedChunk& chunk) {
     written_rails_ |= rail_bit(queue_pair);  // FAULT(rail_that_wrote_is_not_flushed)
     if (is_observed_) [[unlikely]]
-      tell_of_chunk(queue_pair, chunk);
+      tell_of_chunk(queue_pair, chunk.imm, chunk.length_bytes, chunk.is_write);
     const bool is_within_window = ++held_[queue_pair] <= options_.window[queue_pair];
-    if (is_within_window && (place_whole(queue_pair, chunk) || place_chunk(queue_pair, chunk))) return;
-    refuse_chunk(queue_pair, chunk, is_within_window);
+    if (!is_within_window || !place_whole(queue_pair, chunk)) [[unlikely]]
+      place_or_refuse(queue_pair, chunk.imm, chunk.length_bytes, chunk.page, chunk.is_write);
   }
 
   // A signaled write of a grant or credit line is complete.
@@ -567,7 +567,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
 
   // The usual case: the chunk is a whole message whose receive is posted. Returns false if place_chunk() must
   // handle the chunk.
-  bool place_whole(uint32_t queue_pair, ArrivedChunk chunk) {
+  [[gnu::always_inline]] bool place_whole(uint32_t queue_pair, const ArrivedChunk& chunk) {
     if (!is_whole(chunk.imm, chunk.length_bytes, chunk.is_write)) return false;
     Message& message = ring_[chunk.imm % kMessageRing];
     const bool is_awaited = message.is_posted && static_cast<uint8_t>(message.sequence ^ chunk.imm) == 0 &&
@@ -577,8 +577,16 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     keep_or_give_back(message, queue_pair, chunk, 0);
     return true;
   }
+  // Takes the members of a chunk, so that on_arrived() keeps them in registers.
+  [[gnu::noinline]] void place_or_refuse(uint32_t queue_pair, uint32_t imm, uint32_t length_bytes,
+                                         uint32_t page, bool is_write) {
+    const ArrivedChunk chunk{imm, length_bytes, page, is_write};
+    const bool is_within_window = held_[queue_pair] <= options_.window[queue_pair];
+    if (!is_within_window || !place_chunk(queue_pair, chunk))
+      refuse_chunk(queue_pair, chunk, is_within_window);
+  }
   // Returns false if the peer violated the protocol; the page then still belongs to the caller.
-  [[gnu::noinline]] bool place_chunk(uint32_t queue_pair, ArrivedChunk chunk) {
+  bool place_chunk(uint32_t queue_pair, const ArrivedChunk& chunk) {
     const auto tag = decode_tag(chunk.imm);
     if (!tag || !is_as_announced(chunk.imm, chunk.length_bytes)) return false;
     if (tag->direct && !chunk.is_write) return false;  // a staged chunk may be sent again as a write
@@ -604,14 +612,14 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return true;
   }
   // The page of the chunk is held while it has bytes of the message; otherwise it is returned at once.
-  void keep_or_give_back(Message& message, uint32_t queue_pair, ArrivedChunk chunk, uint16_t index) {
+  void keep_or_give_back(Message& message, uint32_t queue_pair, const ArrivedChunk& chunk, uint16_t index) {
     if (!chunk.is_write && chunk.length_bytes != 0) {
       hold_page(message, queue_pair, chunk, index);
     } else {
       give_back(queue_pair, chunk.page);
     }
   }
-  void hold_page(Message& message, uint32_t queue_pair, ArrivedChunk chunk, uint16_t index) {
+  void hold_page(Message& message, uint32_t queue_pair, const ArrivedChunk& chunk, uint16_t index) {
     port().page_info(chunk.page) = {kNoPage, chunk.length_bytes, index, static_cast<uint8_t>(queue_pair)};
     if (message.last_page == kNoPage) {
       message.first_page = chunk.page;
@@ -620,7 +628,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     message.last_page = chunk.page;
   }
-  [[gnu::cold, gnu::noinline]] void refuse_chunk(uint32_t queue_pair, ArrivedChunk chunk,
+  [[gnu::cold, gnu::noinline]] void refuse_chunk(uint32_t queue_pair, const ArrivedChunk& chunk,
                                                  bool is_within_window) {
     repost(queue_pair, {&chunk.page, 1});
     const bool is_complete = is_as_announced(chunk.imm, chunk.length_bytes);
@@ -628,11 +636,12 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     port().fail(is_within_window ? broken_rule : Failure::kUncredited, 0, queue_pair);
   }
   // The message number modulo the ring is sufficient to identify the message.
-  [[gnu::cold, gnu::noinline]] void tell_of_chunk(uint32_t queue_pair, ArrivedChunk chunk) {
-    const auto tag = decode_tag(chunk.imm);
+  [[gnu::cold, gnu::noinline]] void tell_of_chunk(uint32_t queue_pair, uint32_t imm, uint32_t length_bytes,
+                                                  bool is_write) {
+    const auto tag = decode_tag(imm);
     if (!tag) return;
     const uint32_t sequence = tag->expand(consumed_ + kMessageRing / 2);
-    port().note_chunk(sequence, !chunk.is_write, queue_pair, tag->written_bytes + chunk.length_bytes);
+    port().note_chunk(sequence, !is_write, queue_pair, tag->written_bytes + length_bytes);
   }
 
   // --- From the arrival of all chunks to the report to the caller.

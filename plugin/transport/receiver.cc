@@ -202,11 +202,16 @@ bool Receiver::poll_completions() {
       take_back(completion, link_.rail_of(queue_pair));
       if (is_page_cookie(completion.cookie)) ++own_queues_[queue_pair].idle_entries;
       note_failed(completion, queue_pair, consumed());
-    } else if (const auto kind = completion.kind(); kind == verbs::CompletionKind::kSend) {
-      on_control_written(queue_pair, completion.cookie);
-    } else {
-      on_arrived(queue_pair, {completion.imm(), completion.length, cookie_page(completion.cookie),
-                              kind == verbs::CompletionKind::kReceiveWrite});
+      return;
+    }
+    const uint32_t page = cookie_page(completion.cookie);
+    switch (completion.kind()) {
+      case verbs::CompletionKind::kSend:
+        return on_control_written(queue_pair, completion.cookie);
+      case verbs::CompletionKind::kReceive:
+        return on_arrived(queue_pair, {completion.imm(), completion.length, page, false});
+      case verbs::CompletionKind::kReceiveWrite:
+        return on_arrived(queue_pair, {completion.imm(), completion.length, page, true});
     }
   };
   const bool is_sound = link_.poll(

@@ -114,22 +114,24 @@ class Link {
   bool poll(Handle&& handle, HandleStale&& handle_stale) {
     for (RailQueue& source : completions_) {
       verbs::Completion batch[verbs::CompletionQueue::kMaxPollEntries];
-      int count = 0;
+      const verbs::Completion* completion = nullptr;
       do {
-        count = source.queue.poll(batch);
-        for (int i = 0; i < count; ++i) {
-          const uint32_t number = batch[i].qp_number;
+        completion = batch;
+        const int count = source.queue.poll(batch);
+        if (count < 0) [[unlikely]]
+          return false;
+        for (int left = count; left != 0; --left, ++completion) {
+          const uint32_t number = completion->qp_number;
           if (number != source.last_number && !find_pair(source, number)) [[unlikely]] {
-            handle_stale(batch[i], source.rail);
+            handle_stale(*completion, source.rail);
             continue;
           }
           const uint32_t q = source.last_pair;
-          if (batch[i].error == 0 && batch[i].kind() == verbs::CompletionKind::kSend) pairs_[q].retire();
-          handle(batch[i], q);
+          if (completion->error == 0 && completion->kind() == verbs::CompletionKind::kSend)
+            pairs_[q].retire();
+          handle(*completion, q);
         }
-      } while (count == verbs::CompletionQueue::kMaxPollEntries);
-      if (count < 0) [[unlikely]]
-        return false;
+      } while (completion == batch + verbs::CompletionQueue::kMaxPollEntries);
     }
     return true;
   }

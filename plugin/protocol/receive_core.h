@@ -185,8 +185,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (port().has_failed()) return refuse();
     Message& message = ring_[next_ % kMessageRing];
     const bool takes_slot = queue_ && receive_class != ReceiveClass::kNoSlot;
-    if (message.is_posted || (takes_slot && !queue_->has_free_slot())) {
-      progress();
+    if (message.is_posted || (takes_slot && !queue_->has_free_slot())) [[unlikely]] {
+      progress_apart();
       return nullptr;
     }
     ++open_;
@@ -196,7 +196,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     message.count = 1;
     take_number(message, {data, length_bytes, memory, tag});
     if (queue_) {
-      progress();  // a staged message may have arrived already, and then needs no grant
+      progress_apart();  // a staged message may have arrived already, and then needs no grant
     } else {
       send_new_grant(message);
     }
@@ -213,7 +213,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (port().has_failed()) return refuse();
     for (uint32_t i = 0; i < buffers.size(); ++i) {
       if (!ring_[(next_ + i) % kMessageRing].is_posted) continue;
-      progress();
+      progress_apart();
       return nullptr;
     }
     ++open_;
@@ -377,6 +377,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (credits_.is_update_due(consumed_) || must_send_credits_) send_credits();
     return true;
   }
+  // Not inlined, so that a post, which rarely calls it, needs few registers.
+  [[gnu::noinline, gnu::flatten]] bool progress_apart() { return progress(); }
   // All pages that the connection holds are posted again, or returned to the port. Must be the last call.
   void release_everything() {
     for (Message& message : ring_) release_pages(message);

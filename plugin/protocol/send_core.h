@@ -270,6 +270,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     if (!post_waiting()) return false;
     return posting_ == next_ || absorb_credits();  // for the next poll
   }
+  // Not inlined, so that a post, which rarely calls it, needs few registers.
+  [[gnu::noinline, gnu::flatten]] bool progress_apart() { return progress(); }
   std::array<Message, kMessageRing> ring_;
 
  private:
@@ -374,8 +376,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // message.
   [[gnu::always_inline]] void begin(Message& message, bool others_wait) {
     const bool is_short = is_for_primary(message.length_bytes);
-    if (others_wait || may_lack_slots(is_short)) {
-      progress();
+    if (others_wait || may_lack_slots(is_short)) [[unlikely]] {
+      progress_apart();
     } else if (!post_at_once(message)) {
       post_waiting(message, is_short);
     }

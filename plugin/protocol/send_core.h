@@ -412,8 +412,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   bool post_waiting() {
     return posting_ == next_ || post_waiting(at(posting_), is_for_primary(at(posting_).length_bytes));
   }
-  // `first` is the next message in order.
-  bool post_waiting(Message& first, bool is_short) {
+  // `first` is the next message in order. Not inlined, for the same reason as progress_apart().
+  [[gnu::noinline, gnu::flatten]] bool post_waiting(Message& first, bool is_short) {
     if (has_any_replays()) [[unlikely]]
       return true;  // replays come first, because new messages could take the credits that they need
     for (Message* message = &first;;) {

@@ -2,6 +2,7 @@
 // once.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -16,7 +17,8 @@ class Arrivals {
   // Clears only what was used, because most messages have one chunk.
   void reset() {
     bitmap_[0] = 0;
-    for (uint32_t word = 1; word <= highest_ / 64; ++word) bitmap_[word] = 0;
+    if (highest_ >= 64) [[unlikely]]
+      std::fill_n(bitmap_.begin() + 1, highest_ / 64, 0);
     bytes_ = 0;
     seen_ = total_ = highest_ = 0;
     direct_ = is_complete_ = false;

@@ -86,6 +86,7 @@ struct ArrivedChunk {
 // memory.
 template <typename Types>
 struct alignas(64) ReceiveMessageOf : Types::Request {
+  // A message with another phase than kFree is posted.
   enum class Phase : uint8_t { kFree, kArriving, kMoving, kReady, kReported };
   // What the message waits for, as far as this end knows.
   enum class Wait : uint8_t { kGrant, kArrival, kCopy, kPush, kTest, kConsumption };
@@ -191,10 +192,9 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
     ++open_;
     message.receive_class = queue_ ? receive_class : ReceiveClass::kNoSlot;
-    message.slot_taken = takes_slot;
     if (takes_slot) message.slot = queue_->take_slot();
     message.count = 1;
-    take_number(message, {data, length_bytes, memory, tag});
+    take_number(message, {data, length_bytes, memory, tag}, takes_slot);
     if (queue_) {
       progress_apart();  // a staged message may have arrived already, and then needs no grant
     } else {
@@ -222,8 +222,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     for (const Buffer& buffer : buffers) {
       Message& message = ring_[next_ % kMessageRing];
       message.receive_class = ReceiveClass::kNoSlot;
-      message.slot_taken = false;
-      take_number(message, buffer);
+      take_number(message, buffer, false);
     }
     send_grants();
     if (is_observed_) [[unlikely]]
@@ -402,7 +401,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   // Entries that are free but not posted yet. They are posted in batches, because posting takes the
   // provider's lock and rings a doorbell. At most an eighth of the window; see
   // ReceiverCredits::is_update_due.
-  struct Spare {
+  struct alignas(64) Spare {
     static constexpr uint32_t kMax = 8;
     std::array<uint32_t, kMax> pages{};
     uint32_t count = 0, limit = 1;
@@ -415,15 +414,16 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return nullptr;
   }
 
-  void take_number(Message& message, const Buffer& buffer) {
+  void take_number(Message& message, const Buffer& buffer, bool takes_slot) {
+    message.phase = Phase::kArriving;
     message.is_posted = true;
+    message.slot_taken = takes_slot;
     message.sequence = next_++;
     message.tag = buffer.tag;
     message.data = static_cast<uint8_t*>(buffer.data);
     message.memory = buffer.memory;
     message.room_bytes = buffer.length_bytes;
     message.outstanding = message.rails_to_flush = 0;
-    message.phase = Phase::kArriving;
     if (is_observed_) [[unlikely]]
       port().note_post(message.sequence, buffer.length_bytes, primary_);
   }
@@ -490,7 +490,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   }
   // For a message that was posted just now. The usual case: all earlier grants were sent.
   [[gnu::always_inline]] void send_new_grant(const Message& message) {
-    const bool is_next = next_grant_ == message.sequence && options_.is_direct_only && may_grant_freely_;
+    const bool is_next = next_grant_ == message.sequence && may_grant_at_once_;
     if (!is_next || port().free_slots(primary_) == 0) [[unlikely]]
       return send_grants();
     send_grant(message);
@@ -513,8 +513,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     }
   }
   bool needs_grant(const Message& message) const {
-    const bool is_open =
-        message.is_posted && message.sequence == next_grant_ && message.phase == Phase::kArriving;
+    const bool is_open = message.sequence == next_grant_ && message.phase == Phase::kArriving;
     return is_open && (options_.is_direct_only || message.arrivals.is_empty() || is_recovering_);
   }
   static uint32_t entry_bit(uint32_t sequence) { return 1U << sequence % kMessageRing; }
@@ -563,6 +562,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   void note_writable() {
     may_write_control_ = !is_broken_ && recovery_.is_any_live();
     may_grant_freely_ = may_write_control_ && !options_.out_of_order;
+    may_grant_at_once_ = may_grant_freely_ && options_.is_direct_only;
   }
 
   // --- Arrivals.
@@ -572,7 +572,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   [[gnu::always_inline]] bool place_whole(uint32_t queue_pair, const ArrivedChunk& chunk) {
     if (!is_whole(chunk.imm, chunk.length_bytes, chunk.is_write)) return false;
     Message& message = ring_[chunk.imm % kMessageRing];
-    const bool is_awaited = message.is_posted && static_cast<uint8_t>(message.sequence ^ chunk.imm) == 0 &&
+    const bool is_awaited = static_cast<uint8_t>(message.sequence ^ chunk.imm) == 0 &&
                             message.phase == Phase::kArriving && message.arrivals.is_empty();
     if (!is_awaited) return false;
     message.arrivals.record_whole(chunk.length_bytes, chunk.is_write);
@@ -787,11 +787,11 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (message.first_page != kNoPage) release_pages(message);
     // Messages may be tested, and therefore closed, out of order. The sender is notified of closed messages
     // in order, without gaps.
-    while (consumed_ != next_) {
+    if (message.sequence != consumed_) return;
+    while (++consumed_ != next_) {
       const Message& oldest = ring_[consumed_ % kMessageRing];
       // FAULT(consumed_while_an_older_message_is_open)
       if (oldest.is_posted && oldest.sequence == consumed_) break;
-      ++consumed_;
     }
   }
   [[gnu::noinline]] void release_pages(Message& message) {
@@ -994,6 +994,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   bool is_broken_ = false;      // no further data can arrive; arrived data is still delivered
   bool may_write_control_ = true;
   bool may_grant_freely_ = true;    // no grant has to wait for an older one
+  bool may_grant_at_once_ = false;  // the same, and every receive is granted
   bool must_send_credits_ = false;  // credits that were sent may be lost
   bool is_line_under_way_ = false;  // a credit line is outstanding, which the next one must not overtake
   uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last one

@@ -139,14 +139,22 @@ base::Outcome Receiver::post_group(std::span<const Buffer> buffers, Request** re
     return outcome;
   }
   auto& message = static_cast<ReceiveMessage&>(request);
-  const uint32_t count = message.count;
-  uint64_t bytes[protocol::kMaxGroup];
-  const bool is_done = Core::test(message, bytes);
+  if (message.count != 1) [[unlikely]]
+    return test_group(message, done, lengths_bytes);
+  uint64_t bytes = 0;
+  const bool is_done = Core::test(message, &bytes);
   *done = is_done ? 1 : 0;
-  if (is_done && lengths_bytes != nullptr) {
-    lengths_bytes[0] = static_cast<int>(bytes[0]);
-    for (uint32_t i = 1; i < count; ++i) lengths_bytes[i] = static_cast<int>(bytes[i]);
-  }
+  if (is_done && lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(bytes);
+  return outcome();
+}
+
+base::Outcome Receiver::test_group(ReceiveMessage& first, int* done, int* lengths_bytes) {
+  const uint32_t count = first.count;
+  uint64_t bytes[protocol::kMaxGroup];
+  const bool is_done = Core::test(first, bytes);
+  *done = is_done ? 1 : 0;
+  for (uint32_t i = 0; is_done && lengths_bytes != nullptr && i < count; ++i)
+    lengths_bytes[i] = static_cast<int>(bytes[i]);
   return outcome();
 }
 
@@ -252,7 +260,7 @@ bool Receiver::fail_repost() {
   return false;
 }
 
-// The cookie of a write can be told from the cookie of a page (is_page_cookie).
+// The core has checked that there is space. The cookie of a write can be told from the cookie of a page (is_page_cookie).
 VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes,
                                               bool is_signaled) {
   if (parts_.control_ring != nullptr) [[unlikely]]
@@ -265,7 +273,7 @@ VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* l
                                    .length = sizeof(protocol::Grant),
                                    .remote_key = peer_.control_keys[queue_pair],
                                    .remote = peer_.control_address + offset_bytes};
-  if (!link_.pair(queue_pair).post(request)) give_up(queue_pair, kCannotGrant);
+  if (!link_.pair(queue_pair).post_unchecked(request)) give_up(queue_pair, kCannotGrant);
 }
 
 void Receiver::write_from_ring(uint32_t queue_pair, const void* line, uint64_t offset_bytes,

@@ -81,6 +81,7 @@ class Receiver final : public ReceivingEnd,
   base::Outcome flush(const void* data, const Registration* memory, Request** request) override;
   base::Outcome test_flush(FlushRequest& request, bool* done);
   base::Outcome test(Request& request, int* done, int* lengths_bytes) override;
+  [[gnu::noinline]] base::Outcome test_group(ReceiveMessage& first, int* done, int* lengths_bytes);
   base::Outcome consume(Request& request) override { return consume(static_cast<ReceiveMessage&>(request)); }
   void release(const Registration*) override {}  // as in Sender
   Statistics close() override;

@@ -64,9 +64,10 @@ class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTy
             .remote_key = work.remote_key,
             .remote = work.remote};
   }
-  // Marks requests that could not be posted, so that they are sent again.
+  // The core has checked that there is space. Marks requests that could not be posted, so that they are sent
+  // again.
   bool post_work(uint32_t queue_pair, const WorkRequest& request) {
-    return link_.pair(queue_pair).post(request).is_ok() || note_unposted(queue_pair);
+    return link_.pair(queue_pair).post_unchecked(request).is_ok() || note_unposted(queue_pair);
   }
   bool post_work(uint32_t queue_pair, std::span<const WorkRequest> requests) {
     return link_.pair(queue_pair).post(requests).is_ok() || note_unposted(queue_pair);

@@ -219,10 +219,11 @@ class alignas(64) QueuePair {
   // Posts a chain in order. The chain must fit into free_slots(), and at least one of every send_depth/4
   // requests must be signaled.
   base::Outcome post(std::span<const WorkRequest> requests);
-  // Inlined, because most messages are a chain of one request.
   base::Outcome post(const WorkRequest& request) {
-    if (free_slots() == 0) [[unlikely]]
-      return fail_full(1);
+    return free_slots() != 0 ? post_unchecked(request) : fail_full(1);
+  }
+  // For a caller that has checked free_slots(). Inlined, because most messages are a chain of one request.
+  base::Outcome post_unchecked(const WorkRequest& request) {
     SendEntry entry;
     SendSegment segment;
     encode(request, &segment, &entry, nullptr);

@@ -187,8 +187,10 @@ inline void reset_request(void** request) {
   if (request != nullptr) *request = nullptr;
 }
 
+// Inlined into the entries that also have a profiler's handle.
 template <typename Size>
-Result isend(void* send_comm, void* data, Size size_bytes, int tag, void* mhandle, void** request) noexcept {
+[[gnu::always_inline]] inline Result isend(void* send_comm, void* data, Size size_bytes, int tag,
+                                           void* mhandle, void** request) noexcept {
   reset_request(request);
   return guard("isend", {{"sendComm", send_comm}, {"mhandle", mhandle}, {"request", request}},
                [&]() -> Outcome {
@@ -246,8 +248,9 @@ Outcome post_receive(void* recv_comm, int n, void** data, const Size* sizes_byte
 }
 
 template <typename Size>
-VERBENA_HOT_PATH Result irecv(void* recv_comm, int n, void** data, Size* sizes_bytes, int* tags,
-                              void** mhandles, void** request) noexcept {
+[[gnu::always_inline]] VERBENA_HOT_PATH inline Result irecv(void* recv_comm, int n, void** data,
+                                                            Size* sizes_bytes, int* tags, void** mhandles,
+                                                            void** request) noexcept {
   // Before version 9 there is no hint, and *request has an arbitrary value.
   if constexpr (std::is_same_v<Size, int>) reset_request(request);
   const Result result =

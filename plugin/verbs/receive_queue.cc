@@ -101,15 +101,18 @@ EqualReceives::EqualReceives(const ReceiveBuffer& buffer) : chain_(std::make_sha
 
 // Posts the last entries of the chain. The device only reads them.
 VERBENA_HOT_PATH Outcome SharedReceiveQueue::post(const EqualReceives& receives, size_t count) {
-  while (count != 0) {
-    const size_t now = std::min(count, EqualReceives::Chain::kEntries);
-    ibv_recv_wr* const first = receives.chain_->entries.data() + (EqualReceives::Chain::kEntries - now);
-    ibv_recv_wr* rejected = nullptr;
-    if (const int error = ibv_post_srq_recv(queue_.get(), first, &rejected); error != 0)
-      return fail_post(queue_.get(), error, rejected != nullptr ? rejected - first : 0, now);
-    count -= now;
+  constexpr size_t kEntries = EqualReceives::Chain::kEntries;
+  if (count > kEntries) [[unlikely]] {
+    if (Outcome outcome = post(receives, count - kEntries); !outcome) return outcome;
+    count = kEntries;
   }
-  return {};
+  if (count == 0) return {};
+  ibv_recv_wr* const first = receives.chain_->entries.data() + (kEntries - count);
+  ibv_recv_wr* rejected = nullptr;
+  const int error = ibv_post_srq_recv(queue_.get(), first, &rejected);
+  if (error == 0) [[likely]]
+    return {};
+  return fail_post(queue_.get(), error, rejected != nullptr ? rejected - first : 0, count);
 }
 
 VERBENA_HOT_PATH Outcome SharedReceiveQueue::post(std::span<const ReceiveBuffer> buffers) {

@@ -68,8 +68,10 @@ class ReceiverCredits {
   // are free without the sender knowing, and at most an eighth are free but not posted again (the receiver
   // posts entries in batches).
   bool is_update_due(uint32_t consumed) const {
-    return is_window_due_ || consumed - advertised_consumed_ >= kMessageRing / 4;
+    return due_ != 0 || consumed - advertised_consumed_ >= kMessageRing / 4;
   }
+  // An update is due, because an earlier one may be lost.
+  void demand_update() { due_ |= kLost; }
 
   bool is_anything_untold(uint32_t consumed) const {
     return consumed != advertised_consumed_ || returned_ != advertised_;
@@ -80,8 +82,8 @@ class ReceiverCredits {
   CreditNote take_note(uint32_t consumed, uint32_t queue_pair) {
     advertised_consumed_ = consumed;
     advertised_[queue_pair] = returned_[queue_pair];
-    if (is_window_due_) {
-      is_window_due_ = false;
+    if ((due_ & kWindow) != 0) {
+      due_ &= kLost;
       for (uint32_t q = 0; q < kMaxQueuePairs; ++q) note_due(q);
     }
     return CreditNote::make(consumed, queue_pair, returned_[queue_pair]);
@@ -92,7 +94,7 @@ class ReceiverCredits {
     CreditLine line{};
     for (uint32_t q = 0; q < kMaxQueuePairs; ++q) line.returned[q] = advertised_[q] = returned_[q];
     line.consumed = advertised_consumed_ = consumed;
-    is_window_due_ = false;
+    due_ = 0;
     return line;
   }
 
@@ -100,12 +102,15 @@ class ReceiverCredits {
   uint32_t count_untold(uint32_t queue_pair) const { return returned_[queue_pair] - advertised_[queue_pair]; }
   void note_due(uint32_t queue_pair) {
     const uint32_t untold = count_untold(queue_pair);
-    is_window_due_ |= untold != 0 && untold * 4 >= window_[queue_pair];
+    if (untold != 0 && untold * 4 >= window_[queue_pair]) due_ |= kWindow;
   }
 
   std::array<uint32_t, kMaxQueuePairs> window_{}, returned_{}, advertised_{};
   uint32_t advertised_consumed_;
-  bool is_window_due_ = false;  // for some queue pair
+  // Why an update is due: a quarter of the window of some queue pair; demand_update(). One byte, because
+  // every test reads it.
+  static constexpr uint8_t kWindow = 1, kLost = 2;
+  uint8_t due_ = 0;
 };
 
 }  // namespace verbena::protocol

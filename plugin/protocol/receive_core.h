@@ -184,7 +184,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
                 ReceiveClass receive_class, int32_t tag) {
     if (open_ == 0 && !port().enter()) return nullptr;
     if (port().has_failed()) return refuse();
-    Message& message = ring_[next_ % kMessageRing];
+    // Not ring_[...], for which the compiler would compute the address again at many members.
+    Message& message = *(ring_.data() + next_ % kMessageRing);
     const bool takes_slot = queue_ && receive_class != ReceiveClass::kNoSlot;
     if (message.is_posted || (takes_slot && !queue_->has_free_slot())) [[unlikely]] {
       progress_apart();
@@ -373,7 +374,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       if (!this->recover()) return false;
     }
     if (next_grant_ != next_) send_grants();
-    if (credits_.is_update_due(consumed_) || must_send_credits_) send_credits();
+    if (credits_.is_update_due(consumed_)) send_credits();
     return true;
   }
   // Not inlined, so that a post, which rarely calls it, needs few registers.
@@ -493,7 +494,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     const bool is_next = next_grant_ == message.sequence && may_grant_at_once_;
     if (!is_next || port().free_slots(primary_) == 0) [[unlikely]]
       return send_grants();
-    send_grant(message);
+    take_credits_along();
+    write_grant(message, false);
     ++next_grant_;
   }
   // For queue pairs whose writes may overtake each other. The previous grant in the same entry may be
@@ -519,10 +521,15 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   static uint32_t entry_bit(uint32_t sequence) { return 1U << sequence % kMessageRing; }
   bool is_grant_under_way(uint32_t sequence) const { return (grants_under_way_ & entry_bit(sequence)) != 0; }
   bool send_grant(const Message& message, bool is_signaled = false) {
+    if (options_.is_direct_only) take_credits_along();
+    return write_grant(message, is_signaled);
+  }
+  void take_credits_along() { grant_.note = credits_.take_note(consumed_, primary_); }
+  // Returns whether the write is signaled.
+  bool write_grant(const Message& message, bool is_signaled) {
     grant_.address = reinterpret_cast<uintptr_t>(message.data);
     std::memcpy(grant_.remote_keys, port().remote_keys(message.memory), sizeof(grant_.remote_keys));
     grant_.length_bytes = message.room_bytes;
-    if (options_.is_direct_only) grant_.note = credits_.take_note(consumed_, primary_);
     grant_.stamp = Grant::make_stamp(message.sequence, message.tag);
     const uint64_t offset_bytes =
         offsetof(ControlBlock, grants) + message.sequence % kMessageRing * sizeof(Grant);
@@ -537,7 +544,6 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   [[gnu::noinline]] void send_credits() {
     // FAULT(credit_line_overtakes_another)
     if (!may_write_control_ || is_line_under_way_ || port().free_slots(credit_pair_) == 0) return;
-    must_send_credits_ = false;
     is_line_under_way_ = options_.out_of_order;
     const CreditLine line = credits_.take_update(consumed_);
     write_control(credit_pair_, &line, kCreditLineOffset, options_.out_of_order);
@@ -849,7 +855,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       core().recovering_until_ = core().consumed_ + kMessageRing;
       core().is_recovering_ = true;
       core().send_grants();
-      core().must_send_credits_ = true;
+      core().credits_.demand_update();
     }
     bool answer(uint32_t q, const RecoveryRecord& offer, RecoveryRecord& record) {
       if (!port.is_usable(q) || !port.renew_pair(q, record)) return false;
@@ -913,7 +919,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   void hurry_entries() {
     for (uint32_t q = 0; q < recovery_.queue_pairs(); ++q)
       if (spares_[q].count != 0) repost_spare(q);
-    must_send_credits_ |= credits_.is_anything_untold(consumed_);
+    if (credits_.is_anything_untold(consumed_)) credits_.demand_update();
   }
   void describe_arrived(ArrivedRecord& record) const {
     record.consumed = consumed_;
@@ -969,8 +975,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
                                (port().free_slots(primary_) == 0 || is_grant_under_way(next_grant_));
     if (held_grant_.is_overdue(is_grant_held, next_grant_, now_ns, patience_ns))
       port().give_up_silent_pair(primary_);
-    const bool are_credits_held = (must_send_credits_ || credits_.is_update_due(consumed_)) &&
-                                  recovery_.is_live(credit_pair_) &&
+    const bool are_credits_held = credits_.is_update_due(consumed_) && recovery_.is_live(credit_pair_) &&
                                   (is_line_under_way_ || port().free_slots(credit_pair_) == 0);
     const uint32_t line = control_writes_[credit_pair_];
     if (held_credits_.is_overdue(are_credits_held, line, now_ns, patience_ns))
@@ -995,7 +1000,6 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   bool may_write_control_ = true;
   bool may_grant_freely_ = true;    // no grant has to wait for an older one
   bool may_grant_at_once_ = false;  // the same, and every receive is granted
-  bool must_send_credits_ = false;  // credits that were sent may be lost
   bool is_line_under_way_ = false;  // a credit line is outstanding, which the next one must not overtake
   uint32_t grants_under_way_ = 0;   // a bit for each entry whose next grant must not overtake the last one
   HeldStamp held_grant_, held_credits_;

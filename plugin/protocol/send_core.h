@@ -325,7 +325,7 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
   // and if that one was reported to the caller as done. Usually all granted receives are taken, and the next
   // grant has the tag.
   Message* find_receive(int32_t tag) {
-    Message& message = ring_[granted_ % kMessageRing];
+    Message& message = *(ring_.data() + granted_ % kMessageRing);
     // FAULT(receive_of_another_tag_is_taken)
     if (unclaimed_ != 0 || message.in_use || !port().control().read_grant(granted_, message.grant) ||
         message.grant.tag() != tag) [[unlikely]]

@@ -62,7 +62,7 @@ Result<CompletionQueue> CompletionQueue::create(Device& device, uint32_t depth_e
   return result;
 }
 
-int CompletionQueue::note_failure(int result) {
+void CompletionQueue::note_failure(int result) {
   if (!is_failure_logged_) {
     is_failure_logged_ = true;
     base::log_warn(
@@ -70,7 +70,6 @@ int CompletionQueue::note_failure(int result) {
         "See dmesg (result %d)",
         name_device(queue_->context), result);
   }
-  return -1;
 }
 
 }  // namespace verbena::verbs

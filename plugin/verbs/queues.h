@@ -95,7 +95,10 @@ class CompletionQueue {
   int poll(std::span<Completion> out) {
     const int wanted = static_cast<int>(std::min<size_t>(out.size(), kMaxPollEntries));
     const int count = poll_(queue_.get(), wanted, reinterpret_cast<ibv_wc*>(out.data()));
-    return count >= 0 ? count : note_failure(count);
+    if (count >= 0) [[likely]]
+      return count;
+    note_failure(count);
+    return -1;
   }
   // Returns whether the device has reported a failure of the queue. After a failure, the completion queue of
   // most devices just stays empty.
@@ -103,7 +106,7 @@ class CompletionQueue {
   ibv_cq* get() const { return queue_.get(); }
 
  private:
-  [[gnu::cold]] int note_failure(int result);
+  [[gnu::cold]] void note_failure(int result);
 
   Owned<ibv_cq> queue_;
   int (*poll_)(ibv_cq*, int, ibv_wc*) = nullptr;  // the driver's function, which ibv_poll_cq() calls

@@ -117,10 +117,10 @@ class Link {
       const verbs::Completion* completion = nullptr;
       do {
         completion = batch;
-        const int count = source.queue.poll(batch);
-        if (count < 0) [[unlikely]]
+        int left = source.queue.poll(batch);
+        if (left < 0) [[unlikely]]
           return false;
-        for (int left = count; left != 0; --left, ++completion) {
+        for (; left > 0; --left, ++completion) {
           const uint32_t number = completion->qp_number;
           if (number != source.last_number && !find_pair(source, number)) [[unlikely]] {
             handle_stale(*completion, source.rail);

@@ -23,6 +23,7 @@ class RailShare {
     queue_pairs_ = queue_pairs;
     primary_ = primary;
     min_stripe_bytes_ = divide_up(min_stripe_bytes, kDirectAlignBytes) * kDirectAlignBytes;
+    two_stripes_bytes_ = 2 * min_stripe_bytes_;
     const bool all_known = std::all_of(speed_mbps.begin(), speed_mbps.begin() + queue_pairs,
                                        [](uint32_t speed) { return speed != 0; });
     for (uint32_t q = 0; q < queue_pairs; ++q)
@@ -38,7 +39,7 @@ class RailShare {
   }
   const RailRate& rate(uint32_t queue_pair) const { return rates_[queue_pair]; }
   // Returns whether the message is too short for a second queue pair.
-  bool is_short(uint64_t length_bytes) const { return length_bytes < 2 * min_stripe_bytes_; }
+  bool is_short(uint64_t length_bytes) const { return length_bytes < two_stripes_bytes_; }
   // Returns whether a short message can use the primary queue pair without checking the others or the clock.
   bool is_for_primary(uint64_t length_bytes) const {
     return is_short(length_bytes) && rates_[primary_].is_done_soon(length_bytes);
@@ -204,7 +205,7 @@ class RailShare {
 
   std::array<RailRate, kMaxQueuePairs> rates_;
   uint32_t queue_pairs_ = 1, primary_ = 0;
-  uint64_t min_stripe_bytes_ = 0;
+  uint64_t min_stripe_bytes_ = 0, two_stripes_bytes_ = 0;
   uint64_t outstanding_bytes_ = 0;
   int64_t looked_ns_ = 0;
 };

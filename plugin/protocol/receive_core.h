@@ -192,10 +192,13 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
       return nullptr;
     }
     ++open_;
-    message.receive_class = queue_ ? receive_class : ReceiveClass::kNoSlot;
-    if (takes_slot) message.slot = queue_->take_slot();
+    if (queue_) {  // otherwise these members never change
+      message.receive_class = receive_class;
+      message.slot_taken = takes_slot;
+      if (takes_slot) message.slot = queue_->take_slot();
+    }
     message.count = 1;
-    take_number(message, {data, length_bytes, memory, tag}, takes_slot);
+    take_number(message, {data, length_bytes, memory, tag});
     if (queue_) {
       progress_apart();  // a staged message may have arrived already, and then needs no grant
     } else {
@@ -222,8 +225,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     first.count = static_cast<uint8_t>(buffers.size());
     for (const Buffer& buffer : buffers) {
       Message& message = ring_[next_ % kMessageRing];
-      message.receive_class = ReceiveClass::kNoSlot;
-      take_number(message, buffer, false);
+      take_number(message, buffer);
     }
     send_grants();
     if (is_observed_) [[unlikely]]
@@ -415,10 +417,9 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     return nullptr;
   }
 
-  void take_number(Message& message, const Buffer& buffer, bool takes_slot) {
+  void take_number(Message& message, const Buffer& buffer) {
     message.phase = Phase::kArriving;
     message.is_posted = true;
-    message.slot_taken = takes_slot;
     message.sequence = next_++;
     message.tag = buffer.tag;
     message.data = static_cast<uint8_t*>(buffer.data);

@@ -22,8 +22,9 @@ struct Registration {
   std::array<uint32_t, verbs::kMaxRails> remote_keys{};      // remote keys, as in grants
 
   bool covers(const void* data, size_t length) const {
-    const auto start = reinterpret_cast<uintptr_t>(data), base = reinterpret_cast<uintptr_t>(address);
-    return start >= base && length <= length_bytes && start - base <= length_bytes - length;
+    // Wraps to a number above every length if the data begins before the memory.
+    const uintptr_t offset = reinterpret_cast<uintptr_t>(data) - reinterpret_cast<uintptr_t>(address);
+    return length <= length_bytes && offset <= length_bytes - length;
   }
 };
 

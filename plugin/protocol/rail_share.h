@@ -42,14 +42,14 @@ class RailShare {
   bool is_short(uint64_t length_bytes) const { return length_bytes < two_stripes_bytes_; }
   // Returns whether a short message can use the primary queue pair without checking the others or the clock.
   bool is_for_primary(uint64_t length_bytes) const {
-    return is_short(length_bytes) && rates_[primary_].is_done_soon(length_bytes);
+    return is_short(length_bytes) && at(primary_).is_done_soon(length_bytes);
   }
   // Returns whether completions, or their absence, should be measured, which needs the clock.
   bool is_measuring() const { return outstanding_bytes_ >= RailRate::kSampleBytes; }
 
   void note_posted(uint32_t queue_pair, uint64_t bytes, int64_t now_ns) {
     outstanding_bytes_ += bytes;
-    rates_[queue_pair].note_posted(bytes, now_ns);
+    at(queue_pair).note_posted(bytes, now_ns);
   }
   // A completion that came before its queue pair failed may be found after the queue pair was forgotten.
   void note_completed(uint32_t queue_pair, uint64_t bytes, int64_t now_ns) {
@@ -99,6 +99,10 @@ class RailShare {
     std::array<bool, kMaxQueuePairs> in_use{};
     Shares shares{};
   };
+
+  // For posts. With rates_[...] the compiler would compute the address again at many members.
+  RailRate& at(uint32_t queue_pair) { return *(rates_.data() + queue_pair); }
+  const RailRate& at(uint32_t queue_pair) const { return *(rates_.data() + queue_pair); }
 
   uint64_t round_down(const Filling& filling, double bytes) const {
     return bytes <= 0 ? 0 : static_cast<uint64_t>(bytes) / filling.unit_bytes * filling.unit_bytes;

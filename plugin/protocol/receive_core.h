@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hot_path.h"
 #include "protocol/arrivals.h"
 #include "protocol/connection_core.h"
 #include "protocol/credits.h"
@@ -83,7 +84,7 @@ struct ArrivedChunk {
 };
 
 // Types: Request is the base class of the objects that the caller holds; Memory is the type of registered
-// memory.
+// memory. Aligned, because with a size of 256 bytes the address of a message needs no multiplication.
 template <typename Types>
 struct alignas(64) ReceiveMessageOf : Types::Request {
   // A message with another phase than kFree is posted.
@@ -379,8 +380,8 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
     if (credits_.is_update_due(consumed_)) send_credits();
     return true;
   }
-  // Not inlined, so that a post, which rarely calls it, needs few registers.
-  [[gnu::noinline, gnu::flatten]] bool progress_apart() { return progress(); }
+  // For posts. Not inlined, so that a post without staging, which rarely calls it, needs few registers.
+  [[gnu::noinline, gnu::flatten]] VERBENA_HOT_PATH bool progress_apart() { return progress(); }
   // All pages that the connection holds are posted again, or returned to the port. Must be the last call.
   void release_everything() {
     for (Message& message : ring_) release_pages(message);

@@ -187,6 +187,7 @@ void Link::keep(std::span<const uint8_t> queue_pairs) {
   rail_of_ = std::move(kept_rails);
   std::erase_if(completions_,
                 [&](const RailQueue& queue) { return !std::ranges::count(rail_of_, queue.rail); });
+  forget_last_pairs();
 }
 
 base::Outcome Link::connect(std::span<const protocol::RailRecord> rails,
@@ -308,6 +309,7 @@ base::Outcome Link::renew(uint32_t queue_pair, protocol::QueuePairRecord* pair, 
   auto made = make_pair(queue_pair);
   if (!made) return made.error();
   pairs_[queue_pair] = std::move(*made);
+  forget_last_pairs();
   const auto address = pairs_[queue_pair].address();
   *pair = {address.number, address.first_psn, std::bit_cast<protocol::EceRecord>(address.ece)};
   std::memcpy(rail->bytes, &addresses_[r].port, sizeof(rail->bytes));
@@ -324,6 +326,10 @@ void Link::retire_pair(uint32_t queue_pair) {
   std::erase_if(retired_, [](const Retired& retired) { return retired.until.has_passed(); });
   retired_.push_back({std::move(pairs_[queue_pair]), base::Deadline::after_ms(kRetiredMs)});
   pairs_[queue_pair] = {};
+  forget_last_pairs();
+}
+
+void Link::forget_last_pairs() {
   for (RailQueue& source : completions_) source.last_number = kNoNumber;
 }
 

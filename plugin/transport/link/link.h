@@ -159,7 +159,7 @@ class Link {
   struct RailQueue {
     verbs::CompletionQueue queue;
     uint32_t rail;
-    // The queue pair of the last completion, whose number need not be searched. retire_pair() resets it.
+    // The queue pair of the last completion, whose number need not be searched. See forget_last_pairs().
     uint32_t last_number = kNoNumber, last_pair = 0;
   };
 
@@ -187,6 +187,9 @@ class Link {
   bool has_other_rails() const;
   // Sets source.last_pair. Returns false for the number of a retired queue pair.
   [[gnu::noinline]] bool find_pair(RailQueue& source, uint32_t number);
+  // Call this after every change of pairs_ once completions may have been polled. Otherwise poll() passes
+  // completions that a former queue pair has left to the queue pair that has its index now.
+  void forget_last_pairs();
 
   std::vector<verbs::Device*> rails_;
   std::vector<verbs::LocalAddress> addresses_;  // one for each rail, as sent to the peer

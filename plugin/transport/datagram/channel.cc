@@ -117,8 +117,8 @@ void ChannelEndOf<End, Requested>::release_memory(const Registration* memory) {
 template <typename End, typename Requested>
 template <typename Looked>
 VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Looked& request, const char* direction,
-                                                            const char* open, int* done) {
-  *done = 0;
+                                                            const char* open, bool* is_done) {
+  *is_done = false;
   if (request.state.load(std::memory_order_acquire) != State::kDone) {
     if (const EngineGuard guard(*engine_); guard) {
       engine_->pass();
@@ -130,7 +130,7 @@ VERBENA_HOT_PATH Outcome ChannelEndOf<End, Requested>::look(const Looked& reques
       return has_failed() ? tell_failure() : Outcome();
     }
   }
-  *done = 1;
+  *is_done = true;
   return {};
 }
 
@@ -212,12 +212,15 @@ VERBENA_HOT_PATH Posted SendEnd::post(const void* data, uint64_t length_bytes, c
 }
 
 VERBENA_HOT_PATH Outcome SendEnd::test(Request& tested, int* done, int* lengths_bytes) {
+  *done = 0;
   auto& request = static_cast<SendRequest&>(tested);
-  const Outcome outcome = look(request, "to", "send", done);
-  if (!*done) return outcome;
+  bool is_done = false;
+  const Outcome outcome = look(request, "to", "send", &is_done);
+  if (!is_done) return outcome;
   if (lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(request.length_bytes);
   note_done(request);
   request.state.store(State::kFree, std::memory_order_relaxed);
+  *done = 1;  // last, because a call that throws reports an error
   return {};
 }
 
@@ -285,13 +288,15 @@ Outcome ReceiveEnd::post_group(std::span<const ReceiveBuffer> buffers, Request**
 }
 
 VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested, int* done, int* lengths_bytes) {
+  *done = 0;
   if (tested.kind == RequestKind::kFlush) {
     if (lengths_bytes != nullptr) *lengths_bytes = 0;
     return test_flush(static_cast<ChannelFlush&>(tested), done);
   }
   auto& request = static_cast<ReceiveRequest&>(tested);
-  const Outcome outcome = look(request, "from", "receive", done);
-  if (!*done) return outcome;
+  bool is_done = false;
+  const Outcome outcome = look(request, "from", "receive", &is_done);
+  if (!is_done) return outcome;
   note_done(request);
   if (lengths_bytes != nullptr) *lengths_bytes = static_cast<int>(request.length_bytes);
   statistics_.received_staged_bytes += request.length_bytes;
@@ -299,6 +304,7 @@ VERBENA_HOT_PATH Outcome ReceiveEnd::test(Request& tested, int* done, int* lengt
   statistics_.unpack_descriptors += request.descriptors;
   if (request.descriptors == 0) ++statistics_.copied_messages;
   request.state.store(lending_ != nullptr ? State::kReported : State::kFree, std::memory_order_relaxed);
+  *done = 1;  // last, because a call that throws reports an error
   return {};
 }
 
@@ -357,9 +363,12 @@ Outcome ReceiveEnd::flush(const void* data, const Registration* memory, Request*
 }
 
 Outcome ReceiveEnd::test_flush(ChannelFlush& request, int* done) {
-  const Outcome outcome = look(request, "from", "flush", done);
-  if (*done) request.state.store(State::kFree, std::memory_order_relaxed);
-  return outcome;
+  bool is_done = false;
+  const Outcome outcome = look(request, "from", "flush", &is_done);
+  if (!is_done) return outcome;
+  request.state.store(State::kFree, std::memory_order_relaxed);
+  *done = 1;
+  return {};
 }
 
 }  // namespace verbena::transport::datagram

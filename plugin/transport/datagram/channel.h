@@ -151,7 +151,7 @@ class ChannelEndOf : public ChannelEnd {
   // Returns whether the request is done. Unless it is done or has failed, the request stays open. The caller
   // frees it.
   template <typename Looked>
-  base::Outcome look(const Looked& request, const char* direction, const char* open, int* done);
+  base::Outcome look(const Looked& request, const char* direction, const char* open, bool* is_done);
 
   std::array<Requested, protocol::datagram::kRing> requests_;
 };

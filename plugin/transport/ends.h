@@ -29,7 +29,7 @@ class MessageEnd {
 };
 
 // The result of a post. Both members are returned in registers.
-struct Posted {
+struct [[nodiscard]] Posted {
   Request* request = nullptr;  // NULL if nothing can be posted now, or on an error
   base::Outcome outcome;
 };

@@ -225,8 +225,12 @@ class alignas(64) QueuePair {
   base::Outcome post(const WorkRequest& request) {
     return free_slots() != 0 ? post_unchecked(request) : fail_full(1);
   }
-  // For a caller that has checked free_slots(). Inlined, because most messages are a chain of one request.
+  // For a caller that has checked free_slots(); only builds without NDEBUG check it again. Inlined, because
+  // most messages are a chain of one request.
   base::Outcome post_unchecked(const WorkRequest& request) {
+#ifndef NDEBUG
+    if (free_slots() == 0) return fail_full(1);
+#endif
     SendEntry entry;
     SendSegment segment;
     encode(request, &segment, &entry, nullptr);

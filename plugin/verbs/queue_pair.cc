@@ -45,6 +45,7 @@ static_assert(kAgree<Opcode::kSendImm, IBV_WR_SEND_WITH_IMM>);
 static_assert(kAgree<Opcode::kFetchAdd, IBV_WR_ATOMIC_FETCH_AND_ADD>);
 
 static_assert(sizeof(SendSegment) == sizeof(ibv_sge) && alignof(SendSegment) == alignof(ibv_sge));
+static_assert(offsetof(SendSegment, address) == offsetof(ibv_sge, addr));
 static_assert(offsetof(SendSegment, length) == offsetof(ibv_sge, length));
 static_assert(offsetof(SendSegment, local_key) == offsetof(ibv_sge, lkey));
 static_assert(sizeof(SendEntry) == sizeof(ibv_send_wr) && alignof(SendEntry) == alignof(ibv_send_wr));
@@ -59,7 +60,15 @@ static_assert(offsetof(SendEntry, remote) == offsetof(ibv_send_wr, wr.rdma.remot
 static_assert(offsetof(SendEntry, remote) == offsetof(ibv_send_wr, wr.atomic.remote_addr));
 static_assert(offsetof(SendEntry, remote_key) == offsetof(ibv_send_wr, wr.rdma.rkey));
 static_assert(offsetof(SendEntry, add.addend) == offsetof(ibv_send_wr, wr.atomic.compare_add));
+static_assert(offsetof(SendEntry, add.unused) == offsetof(ibv_send_wr, wr.atomic.swap));
 static_assert(offsetof(SendEntry, add.remote_key) == offsetof(ibv_send_wr, wr.atomic.rkey));
+static_assert(sizeof(SendSegment::address) == sizeof(ibv_sge::addr));
+static_assert(sizeof(SendSegment::length) == sizeof(ibv_sge::length));
+static_assert(sizeof(SendSegment::local_key) == sizeof(ibv_sge::lkey));
+static_assert(sizeof(SendEntry::segment_count) == sizeof(ibv_send_wr::num_sge));
+static_assert(sizeof(SendEntry::opcode) == sizeof(ibv_send_wr::opcode));
+static_assert(sizeof(SendEntry::flags) == sizeof(ibv_send_wr::send_flags));
+static_assert(sizeof(SendEntry::network_imm) == sizeof(ibv_send_wr::imm_data));
 static_assert(SendEntry::kFence == IBV_SEND_FENCE && SendEntry::kSignaled == IBV_SEND_SIGNALED);
 static_assert(SendEntry::kInline == IBV_SEND_INLINE);
 

@@ -97,12 +97,13 @@ struct OneSidedRequest : WorkRequest {
 };
 
 // SendSegment and SendEntry have the layouts of ibv_sge and ibv_send_wr (queue_pair.cc checks this), so that
-// QueuePair::post() can be inlined without <infiniband/verbs.h>.
-struct SendSegment {
+// QueuePair::post() can be inlined without <infiniband/verbs.h>. The device reads them as those types, so
+// they may alias.
+struct [[gnu::may_alias]] SendSegment {
   uint64_t address;
   uint32_t length, local_key;
 };
-struct SendEntry {
+struct [[gnu::may_alias]] SendEntry {
   static constexpr uint32_t kFence = 1U << 0, kSignaled = 1U << 1, kInline = 1U << 3;
 
   uint64_t cookie;

@@ -38,8 +38,8 @@ class Arrivals {
     direct_ = tag.direct;
     if (tag.index > highest_) highest_ = tag.index;
     if (tag.last) total_ = static_cast<uint16_t>(tag.index + 1);
-    is_complete_ = ++seen_ == total_;
-    bytes_ += length_bytes;  // FAULT(arrival_counts_twice)
+    is_complete_ = ++seen_ == total_;  // FAULT(arrival_counts_twice)
+    bytes_ += length_bytes;
     return Arrival::kNew;
   }
 

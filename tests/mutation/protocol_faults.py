@@ -6,7 +6,7 @@ CONNECTION = {
         "if (port().repost(queue_pair, pages)) "
         "credits_.give_back(queue_pair, static_cast<uint32_t>(pages.size() - (is_recovering_ ? 1 : 0)));"),
     "arrived_chunk_is_sent_again": operand(2),
-    "arrival_counts_twice": statement("{} seen_ += tag.index == 1;"),
+    "arrival_counts_twice": insert("seen_ += tag.index == 1;"),
     "replay_overtakes_the_stop": operand(2),
     "stopped_queue_pair_is_not_emptied": returned("port.poll_completions()"),
     "slot_is_cleared_when_reported": statement("{} if (message.slot_taken) queue_->clear(message.slot);"),

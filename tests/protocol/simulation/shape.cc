@@ -70,6 +70,13 @@ bool draw_long_out_of_order(uint64_t seed) {
   return draw_out_of_order(seed) && Random(~seed ^ 1).happens(20);
 }
 
+// Where nothing is staged, most receivers have no queue for a kernel. Also by random numbers of its own.
+void draw_queue(uint64_t seed, Shape& shape) {
+  shape.has_queue = shape.stages || Random(~seed ^ 2).happens(25);
+  if (shape.has_queue) return;
+  for (MessageShape& message : shape.messages) message.has_slot = message.is_unpacked = false;
+}
+
 // Long enough that their immediate goes apart.
 void lengthen_some(Random& random, Shape& shape) {
   if (shape.adaptive == 0) return;
@@ -170,6 +177,7 @@ Shape draw_shape(uint64_t seed) {
   lengthen_some(random, shape);
   draw_groups(random, shape);
   shape.out_of_order = draw_out_of_order(seed);
+  draw_queue(seed, shape);
   return shape;
 }
 
@@ -203,6 +211,7 @@ Shape draw_failing_shape(uint64_t seed) {
   draw_groups(random, shape);
   draw_faults(random, shape);
   shape.out_of_order = draw_out_of_order(seed);
+  draw_queue(seed, shape);
   return shape;
 }
 

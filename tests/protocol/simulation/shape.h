@@ -38,7 +38,8 @@ struct Shape {
   uint32_t local_depth = 32;   // copies and flushes that a device takes at a time
   bool has_gpu_pages = false;  // what lands in a page has to be pushed before a kernel sees it
   bool is_observed = false;
-  bool stages = true;  // or every message needs a grant, and credits ride on it
+  bool stages = true;     // or every message needs a grant, and credits ride on it
+  bool has_queue = true;  // a kernel unpacks from it; false: no message has a slot
   uint64_t threshold_bytes = 0;
   uint64_t min_stripe_bytes = 256;
   RailShare::Speeds speed_mbps{};

@@ -192,7 +192,7 @@ void SimSender::die() {
 
 SimReceiver::SimReceiver(const Shape& shape, Random& random, Network& network, ControlChannel& from_peer,
                          ControlChannel& to_peer, NetUnpackMeta* meta)
-    : Core(choose_receive_options(shape), UnpackQueue(meta)),
+    : Core(choose_receive_options(shape), shape.has_queue ? std::optional(UnpackQueue(meta)) : std::nullopt),
       SimEnd(shape, random, network, from_peer, to_peer),
       pages_(shape.count_pages()),
       pushed_(shape.count_pages()) {

@@ -493,6 +493,7 @@ class ReceiveCore : public ConnectionCore<Port, ReceiverRecovery> {
   }
   // For a message that was posted just now. The usual case: all earlier grants were sent.
   [[gnu::always_inline]] void send_new_grant(const Message& message) {
+    // FAULT(new_grant_overtakes_waiting_ones)
     const bool is_next = next_grant_ == message.sequence && may_grant_at_once_;
     if (!is_next || port().free_slots(primary_) == 0) [[unlikely]]
       return send_grants();

@@ -697,7 +697,8 @@ class SendCore : public ConnectionCore<Port, SenderRecovery> {
     return is_before(first_unsent(), consumed_) ? port().fail(Failure::kConsumed, consumed_) : true;
   }
   bool absorb_note(const CreditNote& note) {
-    if (note.returned != last_returned_) {  // the receiver returns credits in batches
+    // The receiver returns credits in batches.
+    if (note.returned != last_returned_) {  // FAULT(equal_credits_of_another_queue_pair_are_skipped)
       const uint32_t q = note.queue_pair();
       if (q >= recovery_.queue_pairs() || !credits_.absorb(q, note.expand_returned(credits_.returned(q))))
         return port().fail(Failure::kCreditsOfNote, 0, q);

@@ -29,6 +29,8 @@ CONNECTION = {
                                               argument(2, "port().make_work(queue_pair, message.memory, bytes)")),
     "credit_line_overtakes_another": operand(2),
     "grant_overtakes_an_older_one": operand(2),
+    "new_grant_overtakes_waiting_ones": operand(1),
+    "equal_credits_of_another_queue_pair_are_skipped": condition("(note.returned ^ last_returned_) << 8 != 0"),
     "grant_written_again_is_not_signaled": operand(2),
     "bytes_before_the_immediate_do_not_count": argument(2, "chunk.length_bytes"),
     "short_message_does_not_wait_for_credits": operand(1),

@@ -123,7 +123,8 @@ def of_simulation(folder, names):
 connection = simulation(
     protocol_faults.CONNECTION, "failover_test",
     [*of_simulation("simulation", ["fault", "injector", "network", "shape", "sim_port", "simulation"]), "tests/protocol/failover_test.cc",
-     "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"], "Seeds/Failover.*/0", "FAILOVER_SEEDS", 3000)
+     "tests/protocol/grant_test.cc", "tools/common/cpu_unpack.cc", "tools/common/pattern.cc"], "Seeds/Failover.*/0:GrantTest.*",
+    "FAILOVER_SEEDS", 3000)
 lanes = simulation(protocol_faults.LANES, "lane_test", [*of_simulation("lane_simulation", ["rank", "run", "world"]), "tests/protocol/lane_test.cc"],
                    "Seeds/LaneFailover.*/0", "LANE_SEEDS", 3000)
 datagram = simulation(

@@ -29,6 +29,7 @@ using protocol::ReceiveClass;
 using protocol::Statistics;
 using SendMessage = protocol::SendMessageOf<CoreTypes>;
 using ReceiveMessage = protocol::ReceiveMessageOf<CoreTypes>;
+static_assert(sizeof(ReceiveMessage) == 256);  // so that the address of a message is a shift and an addition
 using FlushRequest = protocol::FlushRequestOf<CoreTypes>;
 
 }  // namespace verbena::transport

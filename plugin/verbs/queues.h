@@ -109,8 +109,9 @@ class CompletionQueue {
   [[gnu::cold]] void note_failure(int result);
 
   Owned<ibv_cq> queue_;
-  int (*poll_)(ibv_cq*, int, ibv_wc*) = nullptr;  // the driver's function, which ibv_poll_cq() calls
-  std::unique_ptr<EventMark> failed_;             // destroyed before the queue
+  // The driver's function, which ibv_poll_cq() calls. It must be final when the device has been opened.
+  int (*poll_)(ibv_cq*, int, ibv_wc*) = nullptr;
+  std::unique_ptr<EventMark> failed_;  // destroyed before the queue
   bool is_failure_logged_ = false;
 };
 
@@ -293,7 +294,7 @@ class alignas(64) QueuePair {
 
   std::unique_ptr<EventMark> drained_;  // declared before the queue pair; null without a shared receive queue
   Owned<ibv_qp> pair_;
-  // The driver's function, which ibv_post_send() calls.
+  // The driver's function, which ibv_post_send() calls. It must be final when the device has been opened.
   int (*post_send_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
   Device* device_ = nullptr;
   LocalAddress local_;

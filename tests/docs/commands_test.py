@@ -53,7 +53,7 @@ NO_SHELL = [
     (r"^(import|from) \w|^@\w|^(torch\.|print\()|^\w+\[\(|^\w+ = ", "Python"),
     (r"^rank 0 of 2, ", "what an example prints; the test of groups runs it"),
     (r"^unique id -> |^writer -> |^nccl +NCCL's tables|^sender +receiver|^rank 0: tokens|^by rank |^ +application \(|^ +host A +host B$|"
-     r"^chunk of a dispatch ", "a drawing"),
+     r"^chunk of a dispatch |^dispatch     x of rank 0 ", "a drawing"),
     (r"^2 x [\[(]|^dispatch: +n \(", "a formula"),
 ]
 # Runs in a separate folder, shortened to seconds: fewer messages, and sizes where none are given.

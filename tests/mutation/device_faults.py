@@ -45,7 +45,7 @@ FAULTS = {
     # Of rows in windows.
     "items_are_taken_once": condition("false"),
     "others_end_unheard": value("0"),
-    "forms_may_differ": condition("false"),
+    "formats_may_differ": condition("false"),
     # Of tokens between hosts.
     "word_leaves_before_its_chunk": all_of(argument(1, "number"), argument(2, "chunk")),
     "old_word_counts": condition("load_acquire<Scope::kSystem>(word) != 0"),

@@ -850,7 +850,7 @@ class MoeRanks {
     return call_rows<device::MoeRowCast<T>>(rank, mine, told);
   }
   // A dispatch of rows of another length.
-  SymmStatus call_form(uint32_t rank, MoePair<T>& pair, uint32_t row_bytes) {
+  SymmStatus call_format(uint32_t rank, MoePair<T>& pair, uint32_t row_bytes) {
     MoeDispatch told = pair.dispatch(rank);
     told.row_bytes = row_bytes;
     return call_rows<device::MoeRowBytes>(rank, workspace(rank), told);

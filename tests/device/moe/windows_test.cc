@@ -121,13 +121,13 @@ TEST(MoeWindows, ALateBlockIsNamed) {
     expect_named(ranks, 0, 1);
   }
 }
-// Rows of other lengths on each rank would be stored beside the output.
-TEST(MoeWindows, AnotherFormIsRefused) {
+// Rows of another length on each rank would be stored beside the output.
+TEST(MoeWindows, AnotherFormatIsRefused) {
   MoeRanks<Bfloat16> ranks(make_setup(2, 9, 64));
   std::vector<MoePair<Bfloat16>> pairs;
   pairs.push_back(ranks.draw(1, MoeOrder::kRows));
   ranks.run_late(1, 2, 1, MoeRanks<Bfloat16>::kNever_ns, [&](uint32_t rank, size_t) {
-    const SymmStatus status = ranks.call_form(rank, pairs[0], rank == 0 ? 64 : 48);
+    const SymmStatus status = ranks.call_format(rank, pairs[0], rank == 0 ? 64 : 48);
     emulator::require(status != SymmStatus::kDone, "the call is done");
   });
 }

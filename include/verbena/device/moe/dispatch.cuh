@@ -560,7 +560,7 @@ class MoeDispatchKernel : MoeRows<Rows> {
   VERBENA_DEVICE SymmStatus run_in_windows() {
     MoeWindows windows(shape_, MoeKind::kDispatch);
     const uint32_t offers = shape_.mask_words() * kMoeEntryBytes;  // offset of the offers in a header
-    const uint32_t form = find_moe_form(call_);
+    const uint32_t format = find_moe_format(call_);
     if (block_index() == blocks_per_grid() - 1) {
       windows.reset_next_counter(area_);
       const uint64_t rows = call_.output_rows, scales = rows * call_.output_scale_bytes;
@@ -568,12 +568,12 @@ class MoeDispatchKernel : MoeRows<Rows> {
                                {{call_.output, rows * call_.row_bytes},
                                 {scales == 0 ? call_.output : call_.output_scales, scales},
                                 {call_.handle, layout_.bytes}},
-                               form))
+                               format))
         return area_.refuse();
     }
     send_header();
     const SymmStatus are_offered = windows.receive_offers<kMoeOffers>(
-        area_, form, [&](uint32_t rank) { return find_header(rank) + offers; });
+        area_, format, [&](uint32_t rank) { return find_header(rank) + offers; });
     const auto load_words = [&](MoeMasks& masks, uint32_t first, const auto& find) {
       return windows.load_words(masks, first, [&](uint32_t rank, uint32_t word, uint32_t& bits) {
         MoeEntry entry{};

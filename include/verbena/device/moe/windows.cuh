@@ -23,8 +23,9 @@ namespace verbena::device {
 // The contents of an entry that offers memory.
 struct MoeOffer {
   uint64_t place;  // offset of the memory in the rank's heap in packets
-  uint32_t
-      value;  // first offer of a call: number of blocks of the rank's kernel; other offers: find_moe_form()
+  // In the first offer of a call, the number of blocks of the rank's kernel. In the other offers, the result
+  // of find_moe_format().
+  uint32_t value;
 
   static constexpr uint32_t kValueBits = 9, kHighBits = MoeEntry::kTokenBits - kValueBits;
   static_assert(kMoeMaxBlocks < 1U << kValueBits);
@@ -40,13 +41,13 @@ struct MoeOffer {
   }
 };
 
-// Returns a few bits that depend on the form of a dispatch's output. A rank stores rows in the outputs of
-// other ranks, so all ranks must pass the same form.
-VERBENA_DEVICE uint32_t find_moe_form(const MoeDispatch& call) {
-  uint32_t form = 0;
+// Returns a few bits that depend on the format of a dispatch's output. A rank stores rows in the outputs of
+// other ranks, so all ranks must pass the same format.
+VERBENA_DEVICE uint32_t find_moe_format(const MoeDispatch& call) {
+  uint32_t format = 0;
   for (const uint32_t value : {call.row_bytes, call.scale_bytes, call.output_scale_bytes, call.column_rows})
-    form = (form ^ value) * 0x9e3779b1U;
-  return form >> (32 - MoeOffer::kValueBits);
+    format = (format ^ value) * 0x9e3779b1U;
+  return format >> (32 - MoeOffer::kValueBits);
 }
 
 // The tokens that this rank sends to each rank.
@@ -74,17 +75,17 @@ class MoeWindows {
 
   // Offers memory of this rank to all ranks. All threads of one block call it.
   // @param here  this rank's address of its offers
-  // @param form  find_moe_form() of the call, if there are several offers
+  // @param format  find_moe_format() of the call, if there are several offers
   // @return false if some of the memory is not in a window
   template <uint32_t kCount>
   VERBENA_DEVICE bool send_offers(const MoeArea& area, char* here, const MoeMemory (&memory)[kCount],
-                                  uint32_t form) const {
+                                  uint32_t format) const {
     MoeOffer offers[kCount];
     bool are_possible = true;
     VERBENA_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) {
       offers[i] = {detail::find_offset(area.context_, memory[i].address) / Packet::kBytes,
-                   i == 0 ? blocks_per_grid() : form};
+                   i == 0 ? blocks_per_grid() : format};
       are_possible &=
           detail::is_in_heap(area.context_, memory[i].address, memory[i].length_bytes) && offers[i].fits();
     }
@@ -100,7 +101,7 @@ class MoeWindows {
   // block sees the rows that were written before the offers.
   // @param find  find(rank) returns this rank's address of a rank's first offer
   template <uint32_t kCount, typename Find>
-  VERBENA_DEVICE SymmStatus receive_offers(MoeArea& area, uint32_t form, const Find& find) {
+  VERBENA_DEVICE SymmStatus receive_offers(MoeArea& area, uint32_t format, const Find& find) {
     // The last threads receive offers, while the first threads load masks.
     for (uint32_t i = threads_per_block() - 1 - thread_index(); i < shape_.ranks * kCount;
          i += threads_per_block()) {
@@ -113,8 +114,8 @@ class MoeWindows {
       auto* const there = reinterpret_cast<char*>(area.context_.heap_begin + offer.place * Packet::kBytes);
       offered_.memory[rank][number] = detail::shift(there, area.find_delta(rank));
       if (number == 0) offered_.blocks[rank] = offer.value;
-      // FAULT(forms_may_differ)
-      if (number != 0 && shape_.is_near(rank) && offer.value != form) return SymmStatus::kInvalid;
+      // FAULT(formats_may_differ)
+      if (number != 0 && shape_.is_near(rank) && offer.value != format) return SymmStatus::kInvalid;
     }
     return SymmStatus::kDone;
   }

@@ -41,8 +41,8 @@ struct MoeOffer {
   }
 };
 
-// Returns a few bits that depend on the format of a dispatch's output. A rank stores rows in the outputs of
-// other ranks, so all ranks must pass the same format.
+// Returns a hash of the format of a dispatch's output. A rank stores rows in the outputs of other ranks, so
+// all ranks must pass the same format.
 VERBENA_DEVICE uint32_t find_moe_format(const MoeDispatch& call) {
   uint32_t format = 0;
   for (const uint32_t value : {call.row_bytes, call.scale_bytes, call.output_scale_bytes, call.column_rows})

@@ -87,7 +87,7 @@ def operations(root, build):
     """libverbena_ops.so over emulated GPUs (tests/ops)."""
     folder = build / "lib/fake_gpu"
     return Libraries([
-        Library("libcuda.so.1", ["tests/ops/fake_gpu.cc", "tests/ops/fake_kernels.cc"], ["-O1"], []),
+        Library("libcuda.so.1", ["tests/ops/fake_gpu.cc", "tests/ops/fake_kernels.cc", "tests/base/driver_stand_in.cc"], ["-O1"], []),
         Library("libverbena_ops.so", sorted(map(str, list_sources(root, "device/ops", ".cc"))),
                 [f'-DVERBENA_KERNEL_IMAGES="{build}/tests/ops"', '-DVERBENA_KERNEL_CUDA="13.9.1"', '-DVERBENA_KERNEL_ARCHITECTURE=90'],
                 [f"-L{build}/lib", "-lverbena", build / "plugin/tuner/libverbena_tuner.a", build / "plugin/base/libverbena_base.a",

@@ -326,13 +326,15 @@ TEST(Moe, RowsOutsideWindowsAreRefused) {
     Moe moe(rank, number, 2, false, true);
     moe.draw(1);
     std::vector<char> outside(1 << 16);
-    const auto expect_refused = [&](const char* name, const auto& change) -> std::string {
+    const auto expect_invalid = [](const char* text, verbena_result result) -> std::string {
+      const std::string said = verbena_last_error();
+      const bool is_refused = result == VERBENA_INVALID_ARGUMENT && said.find(text) != std::string::npos;
+      return is_refused ? "" : std::string(text) + ": " + said;
+    };
+    const auto expect_refused = [&](const char* text, const auto& change) {
       auto arguments = moe.dispatch_arguments();
       change(arguments);
-      const bool is_refused =
-          verbena_moe_dispatch(moe.handle(), &arguments, nullptr) == VERBENA_INVALID_ARGUMENT;
-      const std::string said = verbena_last_error();
-      return is_refused && said.find(name) != std::string::npos ? "" : std::string(name) + ": " + said;
+      return expect_invalid(text, verbena_moe_dispatch(moe.handle(), &arguments, nullptr));
     };
     std::string wrong =
         expect_refused("output is not in a window", [&](auto& call) { call.output = outside.data(); });
@@ -348,13 +350,10 @@ TEST(Moe, RowsOutsideWindowsAreRefused) {
       wrong = expect_refused("takes only VERBENA_MOE_BY_RANK",
                              [](auto& call) { call.grouping = VERBENA_MOE_BY_EXPERT; });
     if (!wrong.empty()) return wrong;
-    const auto expect_combine_refused = [&](const char* name, const auto& change) -> std::string {
+    const auto expect_combine_refused = [&](const char* text, const auto& change) {
       auto arguments = moe.combine_arguments(VERBENA_MOE_ROWS);
       change(arguments);
-      const bool is_refused =
-          verbena_moe_combine(moe.handle(), &arguments, nullptr) == VERBENA_INVALID_ARGUMENT;
-      const std::string said = verbena_last_error();
-      return is_refused && said.find(name) != std::string::npos ? "" : std::string(name) + ": " + said;
+      return expect_invalid(text, verbena_moe_combine(moe.handle(), &arguments, nullptr));
     };
     wrong = expect_combine_refused("takes only VERBENA_MOE_ROWS",
                                    [](auto& call) { call.order = VERBENA_MOE_REDUCED; });

@@ -78,7 +78,7 @@ struct MoeSetup {
   }
 };
 
-// Memory that begins at a multiple of 16 bytes, full of a byte. A copy has memory of its own.
+// Memory that begins at a multiple of 16 bytes and is filled with one byte value. A copy owns its memory.
 class MoeBytes {
  public:
   explicit MoeBytes(size_t length = 0, int fill = 0x5a) : words_(length / 16 + 1), length_(length) {
@@ -124,7 +124,7 @@ class MoeBytes {
 template <typename T>
 class MoePair {
  public:
-  // Allocates memory of a rank in a window; null: there is no more.
+  // Allocates memory of a rank in a window. Returns null if the exchange does not use windows.
   using Allocate = std::function<char*(uint32_t rank, size_t length)>;
 
   MoePair(const MoeSetup& setup, const MoeShape& shape, uint64_t seed, MoeOrder order, bool has_weights,

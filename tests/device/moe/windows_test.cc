@@ -22,6 +22,16 @@ MoeSetup make_setup(uint32_t ranks, uint32_t max_tokens, uint32_t row_bytes, uin
   return setup;
 }
 
+// Returns a pair, which is dispatched if its combine comes next.
+std::vector<MoePair<Bfloat16>> draw_pairs(MoeRanks<Bfloat16>& ranks, bool is_in_combine) {
+  std::vector<MoePair<Bfloat16>> pairs;
+  pairs.push_back(ranks.draw(1, MoeOrder::kRows));
+  if (is_in_combine) {
+    EXPECT_EQ(ranks.run(1, pairs, {{0, false}}), "");
+  }
+  return pairs;
+}
+
 TEST(MoeWindows, AnyRoutingOfRanks) {
   for (const int32_t count : list_rank_counts({1, 2, 4})) {
     const auto ranks = static_cast<uint32_t>(count);
@@ -83,11 +93,7 @@ TEST(MoeWindows, ALateRankIsNamedAndLeftOut) {
   for (const bool is_in_combine : {false, true}) {
     const uint32_t late = is_in_combine ? 2 : 1;
     MoeRanks<Bfloat16> ranks(make_setup(3, 9, 32));
-    std::vector<MoePair<Bfloat16>> pairs;
-    pairs.push_back(ranks.draw(1, MoeOrder::kRows));
-    if (is_in_combine) {
-      ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
-    }
+    std::vector<MoePair<Bfloat16>> pairs = draw_pairs(ranks, is_in_combine);
     ranks.run_late(1, 3, 2, 50'000'000, [&](uint32_t rank, size_t) {
       emulator::require(rank == late || ranks.call(rank, pairs[0], is_in_combine) != SymmStatus::kDone,
                         "the call is done");
@@ -109,11 +115,7 @@ TEST(MoeWindows, ALateRankIsNamedAndLeftOut) {
 TEST(MoeWindows, ALateBlockIsNamed) {
   for (const bool is_in_combine : {false, true}) {
     MoeRanks<Bfloat16> ranks(make_setup(2, 9, 32));
-    std::vector<MoePair<Bfloat16>> pairs;
-    pairs.push_back(ranks.draw(1, MoeOrder::kRows));
-    if (is_in_combine) {
-      ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
-    }
+    std::vector<MoePair<Bfloat16>> pairs = draw_pairs(ranks, is_in_combine);
     ranks.run_late(1, 2, 2, 50'000'000, [&](uint32_t rank, size_t) {
       if (rank == 1 && device::block_index() == 0) return;
       const SymmStatus status = ranks.call(rank, pairs[0], is_in_combine);
@@ -126,8 +128,7 @@ TEST(MoeWindows, ALateBlockIsNamed) {
 // Rows of another length on each rank would be stored beside the output.
 TEST(MoeWindows, AnotherFormatIsRefused) {
   MoeRanks<Bfloat16> ranks(make_setup(2, 9, 64));
-  std::vector<MoePair<Bfloat16>> pairs;
-  pairs.push_back(ranks.draw(1, MoeOrder::kRows));
+  std::vector<MoePair<Bfloat16>> pairs = draw_pairs(ranks, false);
   ranks.run_late(1, 2, 1, MoeRanks<Bfloat16>::kNever_ns, [&](uint32_t rank, size_t) {
     const SymmStatus status = ranks.call_format(rank, pairs[0], rank == 0 ? 64 : 48);
     emulator::require(status != SymmStatus::kDone, "the call is done");
@@ -137,11 +138,7 @@ TEST(MoeWindows, AnotherFormatIsRefused) {
 TEST(MoeWindows, MemoryOutsideWindowsIsRefused) {
   for (const bool is_in_combine : {false, true}) {
     MoeRanks<Bfloat16> ranks(make_setup(2, 9, 32));
-    std::vector<MoePair<Bfloat16>> pairs;
-    pairs.push_back(ranks.draw(1, MoeOrder::kRows));
-    if (is_in_combine) {
-      ASSERT_EQ(ranks.run(1, pairs, {{0, false}}), "");
-    }
+    std::vector<MoePair<Bfloat16>> pairs = draw_pairs(ranks, is_in_combine);
     std::vector<MoePair<Bfloat16>> copies = pairs;  // in memory of their own
     ranks.run_late(1, 2, 2, MoeRanks<Bfloat16>::kNever_ns, [&](uint32_t rank, size_t) {
       const SymmStatus status = ranks.call(rank, rank == 0 ? pairs[0] : copies[0], is_in_combine);

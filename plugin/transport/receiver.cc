@@ -260,8 +260,8 @@ bool Receiver::fail_repost() {
   return false;
 }
 
-// The core has checked that there is space. The cookie of a write can be told from the cookie of a page
-// (is_page_cookie).
+// ReceiveCore has checked that the send queue has space. The cookie of a write can be told from the cookie of
+// a page (is_page_cookie).
 VERBENA_HOT_PATH void Receiver::write_control(uint32_t queue_pair, const void* line, uint64_t offset_bytes,
                                               bool is_signaled) {
   if (parts_.control_ring != nullptr) [[unlikely]]

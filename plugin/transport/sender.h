@@ -64,8 +64,8 @@ class Sender final : public SendingEnd, public protocol::SendCore<Sender, CoreTy
             .remote_key = work.remote_key,
             .remote = work.remote};
   }
-  // The core has checked that there is space. Marks requests that could not be posted, so that they are sent
-  // again.
+  // SendCore has checked that the send queue has space. Marks requests that could not be posted, so that they
+  // are sent again.
   bool post_work(uint32_t queue_pair, const WorkRequest& request) {
     return link_.pair(queue_pair).post_unchecked(request).is_ok() || note_unposted(queue_pair);
   }

@@ -59,7 +59,7 @@ struct MoeMemory {
   uint64_t length_bytes;
 };
 
-// What all ranks have offered: addresses on this rank.
+// The memory that each rank has offered, at addresses of this rank.
 struct MoeOffered {
   char* memory[kMoeMaxRanks][kMoeOffers];
   uint32_t blocks[kMoeMaxRanks];  // of the rank's kernel; 0 if the rank does not take part
@@ -74,7 +74,7 @@ class MoeWindows {
         offered_(find_moe_shared<MoeOffered>()) {}
 
   // Offers memory of this rank to all ranks. All threads of one block call it.
-  // @param here  this rank's address of its offers
+  // @param here    this rank's address of its offers
   // @param format  find_moe_format() of the call, if there are several offers
   // @return false if some of the memory is not in a window
   template <uint32_t kCount>

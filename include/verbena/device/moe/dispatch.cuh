@@ -244,7 +244,11 @@ class MoeDispatchKernel : MoeRows<Rows> {
         const uint32_t ranks = combine_bits(ids_.experts().find_rank_bit(id)) & shape_.near;
         return area_.has_trouble() ? 0 : ranks & ~(1u << area_.me());
       };
-      const uint32_t end = items.end(item, row_packets_);
+      const uint32_t end = items.end(item, row_packets_), first_of_lane = first_of_tail() + lane();
+      // The first packets of the tail are loaded together with the ids.
+      const bool has_tail = items.is_last(item);
+      Data tail{};
+      if (has_tail && first_of_lane < tail_packets()) tail = load_tail(token, first_of_lane);
       for (uint32_t base = items.begin(item); base < end; base += kAtOnce * kWarpLanes) {
         const uint32_t first = base + lane();
         Data data[kAtOnce], scales[kAtOnce];
@@ -260,12 +264,12 @@ class MoeDispatchKernel : MoeRows<Rows> {
           }
         }
       }
-      if (!items.is_last(item)) continue;
+      if (!has_tail) continue;
       const uint32_t peers = find_peers();
-      for (uint32_t index = first_of_tail() + lane(); index < tail_packets(); index += kWarpLanes) {
-        const Data data = load_tail(token, index);
+      for (uint32_t index = first_of_lane; index < tail_packets(); index += kWarpLanes) {
+        if (index != first_of_lane) tail = load_tail(token, index);
         for (uint32_t left = peers; left != 0; left &= left - 1)
-          area_.send(mine, row_packets_ + index, data, area_.find_delta(find_lowest_moe_bit(left)));
+          area_.send(mine, row_packets_ + index, tail, area_.find_delta(find_lowest_moe_bit(left)));
       }
     }
   }

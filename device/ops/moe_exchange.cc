@@ -16,13 +16,17 @@
 namespace verbena::ops {
 namespace {
 
-constexpr uint32_t kThreads = 512, kMinBlocks = 32;
 // A batch is long if each warp has at least half a token. Then each warp has at least kItemsInTurn parts of
 // tokens, so that it sends and receives in turn several times. In windows, each warp has up to
 // kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
 constexpr uint32_t kLongBatch = 2, kItemsInTurn = 4, kItemsInWindows = 32;
 constexpr size_t kMoeErrorBytes = 512;
 using device::kMoePacketBytes, device::kWarpLanes;
+// The blocks of a short batch have kWarpsOfParts warps for each kPartsOfWarps parts of rows. Blocks that store
+// grouped rows need more warps, because a row is stored once for each of its experts.
+constexpr uint32_t kWarpsOfParts = 3, kPartsOfWarps = 8;  // h200x2-moe-warps
+constexpr uint32_t kMinWarps = 2, kMinGroupedWarps = 8;   // h200x2-moe-warps
+constexpr uint32_t kMaxWarps = kMaxThreads / kWarpLanes;
 
 template <typename... Parts>
 [[noreturn]] void refuse(verbena_result result, const Parts&... parts) {
@@ -383,12 +387,18 @@ device::MoeHandleLayout MoeExchange::layout() const {
   return device::MoeHandleLayout::of(shape_);
 }
 
-// A small grid starts earlier. But other ranks may send more rows to this rank than this rank sends to them.
-Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const {
+// The warps of a block delay each other, because a multiprocessor issues for only four warps at a time. So the
+// blocks of a short batch have few warps. The number of blocks does not depend on the batch, because other
+// ranks may send more rows to this rank than this rank sends.
+Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes,
+                              verbena_moe_grouping grouping) const {
   expect_range("blocks", blocks, 0, shape_.max_blocks);
-  const uint32_t most = blocks == 0 ? shape_.max_blocks : blocks;
-  const uint32_t warps = tokens * shape_.ranks * std::bit_ceil(count_vectors(row_bytes) + 1);
-  return {std::min(most, std::max(kMinBlocks, warps / (kThreads / kWarpLanes) + 1)), kThreads};
+  if (blocks == 0) blocks = shape_.max_blocks;
+  uint32_t least = grouping == VERBENA_MOE_BY_RANK ? kMinWarps : kMinGroupedWarps;
+  if (shape_.hosts > 1) least = kMaxWarps;  // fewer warps have not been measured
+  const uint32_t parts = tokens * shape_.ranks * std::bit_ceil(count_vectors(row_bytes) + 1);
+  const uint32_t warps = std::clamp(kWarpsOfParts * parts / (kPartsOfWarps * blocks), least, kMaxWarps);
+  return {blocks, warps * kWarpLanes};
 }
 
 // Only a kernel with all phases can send and receive in turn.
@@ -545,7 +555,7 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
                        uint64_t{call.output_rows} * call.output_scale_bytes);
     expect_in_window("handle", call.handle, call.layout.bytes);
   }
-  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes);
+  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes, arguments.grouping);
   const uint32_t tokens = std::max(1U, arguments.tokens);
   call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
   const MoeFamily family = choose_family(grid, tokens, arguments.phase);
@@ -586,7 +596,7 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   MoeFarCombineLaunch launch{};
   begin_launch(launch);
   const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
-  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes);
+  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes, arguments.grouping);
   const MoeFamily family = choose_family(grid, tokens, arguments.phase);
   launch.call = {
       arguments.rows,

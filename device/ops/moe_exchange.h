@@ -50,7 +50,7 @@ class MoeExchange {
 
   void expect_member() const;
   void expect_in_step() const;
-  Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes) const;
+  Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes, verbena_moe_grouping grouping) const;
   MoeFamily choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const;
   // With in_windows: throws Failure unless memory is in a window and aligned to packets.
   void expect_in_window(const char* name, const void* memory, uint64_t length_bytes) const;

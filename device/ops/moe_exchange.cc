@@ -16,10 +16,10 @@
 namespace verbena::ops {
 namespace {
 
-// A batch is long if each warp has at least half a token. Then each warp has at least kItemsInTurn parts of
-// tokens, so that it sends and receives in turn several times. In windows, each warp has up to
+// A batch is long if there are at most kLongBatch warps per token. Then each warp has up to kItemsInTurn parts
+// of tokens, so that it sends and receives in turn several times. In windows, each warp has up to
 // kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
-constexpr uint32_t kLongBatch = 2, kItemsInTurn = 4, kItemsInWindows = 32;
+constexpr uint32_t kLongBatch = 4, kItemsInTurn = 8, kItemsInWindows = 32;  // h200x2-moe-warps
 constexpr size_t kMoeErrorBytes = 512;
 using device::kMoePacketBytes, device::kWarpLanes;
 // The blocks of a short batch have kWarpsOfParts warps for each kPartsOfWarps parts of rows. Blocks that store

@@ -49,6 +49,7 @@ constexpr uint64_t kMaxFewHostBytes = 1 * kMi;  // h200x2-hosts
 constexpr uint64_t kNormBlocks = 8;  // h200x2-norm
 
 constexpr uint64_t kCodedTileBytes = 2048;  // bytes of the tensor that a warp quantises at once
+constexpr uint64_t kWarpBytes = 32 * kVectorBytes, kMaxBlockWarps = kMaxThreads / 32;
 
 constexpr const char* kOperationNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                            "all_to_all"};
@@ -317,19 +318,18 @@ Choice Chooser::spread_across_hosts(Algorithm algorithm, uint64_t bytes) const {
 // costs more.
 std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uint64_t row_bytes) const {
   if (platform_.is_across_hosts() || algorithm != Algorithm::kOneShot) return std::nullopt;
-  const uint64_t warps = std::bit_ceil(divide_up(row_bytes, 32 * kVectorBytes));
+  const uint64_t warps = divide_up(row_bytes, kWarpBytes);
   if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
   // A block should have at least two warps. A row that does not fit into one block takes two blocks.
   uint64_t cluster = 1;
   if (platform_.has_clusters) {
     while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
            ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= platform_.blocks) ||
-            32 * warps > cluster * kMaxKept * kMaxThreads))
+            warps > cluster * kMaxKept * kMaxBlockWarps))
       cluster *= 2;
   }
-  uint64_t threads = 32 * warps / cluster;
-  const uint64_t kept = divide_up(threads, kMaxThreads);
-  threads /= kept;
+  const uint64_t of_block = divide_up(warps, cluster), kept = divide_up(of_block, kMaxBlockWarps);
+  const uint64_t threads = 32 * divide_up(of_block, kept);
   if (kept > kMaxKept || kept * threads * kVectorBytes > find_data_bytes(platform_.packet_slot_bytes))
     return std::nullopt;
   const uint64_t clusters = std::min<uint64_t>(rows, platform_.blocks / cluster);

@@ -409,8 +409,9 @@ TEST(AllReduceNorm, LaunchAfterLaunch) {
 // rows than clusters, and rows that end within a vector.
 TEST(AllReduceNorm, RowsInRegistersOfRanks) {
   uint64_t seed = 0;
-  std::vector<Shape> shapes = {
-      {2, 3, 64}, {2, 4, 32, 512, 4}, {5, 4, 64, 512, 2}, {2, 8, 32, 512, 8}, {4, 2, 128, 512, 2}};
+  std::vector<Shape> shapes = {{2, 3, 64},         {2, 4, 32, 512, 4},  {5, 4, 64, 512, 2},
+                               {2, 8, 32, 512, 8}, {4, 2, 128, 512, 2}, {2, 2, 160, 512, 1},
+                               {2, 4, 96, 512, 2}};
   for (const int32_t ranks : list_rank_counts()) shapes.push_back({ranks, 4, 32, 512, 2});
   for (const Shape& shape : shapes) {
     NormRanks ranks(shape);

@@ -37,6 +37,7 @@ constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
 constexpr uint64_t kMaxFusedRowsOfBlock = 4;          // h200x4-norm, h200x2-norm
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;          // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 2 * kKi;  // 2026-11-30-h200x2-norm
+constexpr uint64_t kMaxPairedRowsOfBlock = 4;         // 2026-11-30-h200x2-norm-warps
 // If a tensor is longer than this and is sent in chunks, the kernel has twice as many blocks with half as
 // many threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
@@ -320,12 +321,16 @@ std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uin
   if (platform_.is_across_hosts() || algorithm != Algorithm::kOneShot) return std::nullopt;
   const uint64_t warps = divide_up(row_bytes, kWarpBytes);
   if (rows == 0 || warps > kMaxRowWarps) return std::nullopt;
-  // A block should have at least two warps. A row that does not fit into one block takes two blocks.
+  // A block should have at least two warps. A row that does not fit into one block takes two blocks. Between
+  // two ranks, a row whose threads would keep two vectors each also takes two blocks, if a block would have
+  // only a few such rows.
+  const bool are_pairs = platform_.ranks == 2 && warps > kMaxBlockWarps && rows >= platform_.blocks &&
+                         rows <= kMaxPairedRowsOfBlock * platform_.blocks;
   uint64_t cluster = 1;
   if (platform_.has_clusters) {
     while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
            ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= platform_.blocks) ||
-            warps > cluster * kMaxKept * kMaxBlockWarps))
+            (cluster == 1 && are_pairs) || warps > cluster * kMaxKept * kMaxBlockWarps))
       cluster *= 2;
   }
   const uint64_t of_block = divide_up(warps, cluster), kept = divide_up(of_block, kMaxBlockWarps);

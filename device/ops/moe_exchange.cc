@@ -1,7 +1,6 @@
 #include "device/ops/moe_exchange.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -16,17 +15,8 @@
 namespace verbena::ops {
 namespace {
 
-// A batch is long if there are at most kLongBatch warps per token. Then each warp has up to kItemsInTurn parts
-// of tokens, so that it sends and receives in turn several times. In windows, each warp has up to
-// kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
-constexpr uint32_t kLongBatch = 4, kItemsInTurn = 8, kItemsInWindows = 32;  // h200x2-moe-warps
 constexpr size_t kMoeErrorBytes = 512;
-using device::kMoePacketBytes, device::kWarpLanes;
-// The blocks of a short batch have kWarpsOfParts warps for each kPartsOfWarps parts of rows. Blocks that store
-// grouped rows need more warps, because a row is stored once for each of its experts.
-constexpr uint32_t kWarpsOfParts = 3, kPartsOfWarps = 8;  // h200x2-moe-warps
-constexpr uint32_t kMinWarps = 2, kMinGroupedWarps = 8;   // h200x2-moe-warps
-constexpr uint32_t kMaxWarps = kMaxThreads / kWarpLanes;
+using device::kMoePacketBytes;
 
 template <typename... Parts>
 [[noreturn]] void refuse(verbena_result result, const Parts&... parts) {
@@ -55,45 +45,6 @@ void expect_multiple(const char* name, uint64_t value, uint64_t of) {
 void expect_aligned(const char* name, const void* address, size_t bytes = kMoePacketBytes) {
   expect_valid(address != nullptr && reinterpret_cast<uintptr_t>(address) % bytes == 0, name,
                " is NULL, or its address is not a multiple of ", bytes, " bytes");
-}
-
-// Returns the number of steps in which a warp moves a row, if each lane moves one packet per step.
-uint32_t count_vectors(uint32_t row_bytes) {
-  return device::moe_divide_up(row_bytes / kMoePacketBytes, uint32_t{kWarpLanes});
-}
-uint32_t count_warps(const Grid& grid) {
-  return grid.blocks * grid.threads / kWarpLanes;
-}
-
-// Returns the number of bits for a field of MoeParts. The number of parts of a row is limited by the number
-// of warps per row, and by the number of steps that a warp needs for a row. The limit by steps is rounded up
-// to the next power of two, because the last part also has the row's tail.
-uint32_t choose_bits(const Grid& grid, uint32_t rows, uint32_t row_bytes) {
-  uint32_t bits = 0;
-  while ((rows << (bits + 1)) <= count_warps(grid) && (1U << bits) <= count_vectors(row_bytes)) ++bits;
-  return bits;
-}
-// Chooses the parts of a call that sends and receives the given numbers of rows.
-device::MoeParts choose_parts(device::MoeKind kind, MoeFamily family, const Grid& grid, uint32_t tokens,
-                              uint32_t sent, uint32_t received, uint32_t row_bytes) {
-  const bool is_in_windows = family == MoeFamily::kInWindows;
-  if (family != MoeFamily::kInTurn && !is_in_windows)
-    return {choose_bits(grid, sent, row_bytes), choose_bits(grid, received, row_bytes)};
-  const uint32_t items = (is_in_windows ? kItemsInWindows : kItemsInTurn) * count_warps(grid);
-  // In windows, the threads of a combine load up to 8 packets of a row at a time.
-  const uint32_t min_vectors = is_in_windows && kind == device::MoeKind::kCombine ? 7 : 2;
-  uint32_t bits = 0;
-  while ((tokens << bits) < items && count_vectors(row_bytes) >> (bits + 1) >= min_vectors) ++bits;
-  return {bits, bits};
-}
-
-// Chooses the size of chunks between hosts. There must be enough chunks to share the work between blocks, but
-// so few that the proxy keeps up. The values have not been measured on GPUs.
-uint32_t choose_chunk_bits(uint32_t max_tokens) {
-  constexpr uint32_t kManyChunks = 16, kMinBits = 2, kMaxBits = 5;
-  return std::clamp<uint32_t>(static_cast<uint32_t>(std::bit_width(max_tokens / kManyChunks)), kMinBits + 1,
-                              kMaxBits + 1) -
-         1;
 }
 
 // list_alike() lists the arguments that must be the same in all phases of a call. list_output() lists the
@@ -387,26 +338,12 @@ device::MoeHandleLayout MoeExchange::layout() const {
   return device::MoeHandleLayout::of(shape_);
 }
 
-// The warps of a block delay each other, because a multiprocessor issues for only four warps at a time. So the
-// blocks of a short batch have few warps. The number of blocks does not depend on the batch, because other
-// ranks may send more rows to this rank than this rank sends.
-Grid MoeExchange::choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes,
-                              verbena_moe_grouping grouping) const {
-  expect_range("blocks", blocks, 0, shape_.max_blocks);
-  if (blocks == 0) blocks = shape_.max_blocks;
-  uint32_t least = grouping == VERBENA_MOE_BY_RANK ? kMinWarps : kMinGroupedWarps;
-  if (shape_.hosts > 1) least = kMaxWarps;  // fewer warps have not been measured
-  const uint32_t parts = tokens * shape_.ranks * std::bit_ceil(count_vectors(row_bytes) + 1);
-  const uint32_t warps = std::clamp(kWarpsOfParts * parts / (kPartsOfWarps * blocks), least, kMaxWarps);
-  return {blocks, warps * kWarpLanes};
-}
-
-// Only a kernel with all phases can send and receive in turn.
-MoeFamily MoeExchange::choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const {
-  if (shape_.hosts > 1) return MoeFamily::kFar;
-  if (shape_.in_windows != 0) return MoeFamily::kInWindows;
-  const bool is_long = kLongBatch * tokens >= count_warps(grid);
-  return is_long && phase == VERBENA_MOE_BOTH ? MoeFamily::kInTurn : MoeFamily::kOneHost;
+template <typename Arguments>
+MoeChoice MoeExchange::choose(device::MoeKind kind, const Arguments& arguments, uint32_t row_bytes) const {
+  expect_range("blocks", arguments.blocks, 0, shape_.max_blocks);
+  const uint32_t blocks = arguments.blocks == 0 ? shape_.max_blocks : arguments.blocks;
+  return choose_moe(shape_, {kind, arguments.tokens, row_bytes, blocks,
+                             arguments.grouping != VERBENA_MOE_BY_RANK, arguments.phase == VERBENA_MOE_BOTH});
 }
 
 template <typename MoeLaunch>
@@ -555,14 +492,12 @@ void MoeExchange::dispatch(const verbena_moe_dispatch_arguments& arguments, CUst
                        uint64_t{call.output_rows} * call.output_scale_bytes);
     expect_in_window("handle", call.handle, call.layout.bytes);
   }
-  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, call.row_bytes, arguments.grouping);
-  const uint32_t tokens = std::max(1U, arguments.tokens);
+  const MoeChoice choice = choose(device::MoeKind::kDispatch, arguments, call.row_bytes);
   call.phases = begin_phase("dispatch", arguments, sent_dispatch_);
-  const MoeFamily family = choose_family(grid, tokens, arguments.phase);
-  call.parts = choose_parts(device::MoeKind::kDispatch, family, grid, tokens, tokens, tokens * shape_.ranks,
-                            call.row_bytes);
+  call.parts = choice.parts;
   if (arguments.grouping != VERBENA_MOE_BY_RANK && is_last(arguments.phase)) call.phases |= device::kMoePlace;
-  local_->kernels->launch_moe(family, grid, launch, arguments.quantisation, arguments.type, stream);
+  local_->kernels->launch_moe(choice.family, choice.grid, launch, arguments.quantisation, arguments.type,
+                              stream);
   end_phase(arguments, sent_dispatch_);
 }
 
@@ -595,22 +530,20 @@ void MoeExchange::combine(const verbena_moe_combine_arguments& arguments, CUstre
   }
   MoeFarCombineLaunch launch{};
   begin_launch(launch);
-  const uint32_t tokens = std::max(1U, arguments.tokens), row_bytes = 2 * options_.hidden;
-  const Grid grid = choose_grid(arguments.blocks, arguments.tokens, row_bytes, arguments.grouping);
-  const MoeFamily family = choose_family(grid, tokens, arguments.phase);
-  launch.call = {
-      arguments.rows,
-      row_bytes,
-      arguments.tokens,
-      arguments.output,
-      static_cast<const char*>(arguments.handle),
-      begin_phase("combine", arguments, sent_combine_),
-      choose_parts(device::MoeKind::kCombine, family, grid, tokens, tokens * shape_.ranks, tokens, row_bytes),
-      layout(),
-      static_cast<device::MoeGrouping>(arguments.grouping),
-      arguments.weights};
-  local_->kernels->launch_moe(family, grid, launch, static_cast<device::MoeOrder>(arguments.order),
-                              arguments.type, stream);
+  const uint32_t row_bytes = 2 * options_.hidden;
+  const MoeChoice choice = choose(device::MoeKind::kCombine, arguments, row_bytes);
+  launch.call = {arguments.rows,
+                 row_bytes,
+                 arguments.tokens,
+                 arguments.output,
+                 static_cast<const char*>(arguments.handle),
+                 begin_phase("combine", arguments, sent_combine_),
+                 choice.parts,
+                 layout(),
+                 static_cast<device::MoeGrouping>(arguments.grouping),
+                 arguments.weights};
+  local_->kernels->launch_moe(choice.family, choice.grid, launch,
+                              static_cast<device::MoeOrder>(arguments.order), arguments.type, stream);
   end_phase(arguments, sent_combine_);
 }
 

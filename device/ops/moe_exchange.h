@@ -7,6 +7,7 @@
 
 #include "device/ops/communicator.h"
 #include "device/ops/kernel_set.h"
+#include "device/ops/moe_choice.h"
 #include "verbena/moe.h"
 #include "verbena/verbena.hpp"
 
@@ -50,8 +51,8 @@ class MoeExchange {
 
   void expect_member() const;
   void expect_in_step() const;
-  Grid choose_grid(uint32_t blocks, uint32_t tokens, uint32_t row_bytes, verbena_moe_grouping grouping) const;
-  MoeFamily choose_family(const Grid& grid, uint32_t tokens, verbena_moe_phase phase) const;
+  template <typename Arguments>
+  MoeChoice choose(device::MoeKind kind, const Arguments& arguments, uint32_t row_bytes) const;
   // With in_windows: throws Failure unless memory is in a window and aligned to packets.
   void expect_in_window(const char* name, const void* memory, uint64_t length_bytes) const;
   // Returns the bits of the phases that the kernel runs. Throws Failure if the phase is out of order, or if

@@ -328,7 +328,7 @@ std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uin
                          rows <= kMaxPairedRowsOfBlock * platform_.blocks;
   uint64_t cluster = 1;
   if (platform_.has_clusters) {
-    while (2 * cluster <= kMaxRowBlocks && 4 * cluster <= warps &&
+    while (2 * cluster <= std::min<uint64_t>(kMaxRowBlocks, platform_.blocks) && 4 * cluster <= warps &&
            ((2 * cluster <= kFewRowBlocks && 2 * cluster * rows <= platform_.blocks) ||
             (cluster == 1 && are_pairs) || warps > cluster * kMaxKept * kMaxBlockWarps))
       cluster *= 2;

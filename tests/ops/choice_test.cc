@@ -223,6 +223,10 @@ TEST(ChoiceTest, RowsOfANormAreClustersWhileTheyAreFew) {
   Platform ampere = platform_of(2);
   ampere.has_clusters = false;
   EXPECT_EQ(Chooser(ampere, {}, "").spread_rows(Algorithm::kOneShot, 1, 16 * kKi), (Grid{1, 512, 1}));
+  Platform one_block = platform_of(2);
+  one_block.blocks = 1;
+  EXPECT_EQ(Chooser(one_block, {}, "").spread_rows(Algorithm::kOneShot, 1, 16 * kKi), (Grid{1, 512, 1}));
+  EXPECT_FALSE(Chooser(one_block, {}, "").spread_rows(Algorithm::kOneShot, 1, 32 * kKi));
   Platform small = platform_of(2);
   small.packet_slot_bytes = 6 * kKi;
   EXPECT_FALSE(Chooser(small, {}, "").spread_rows(Algorithm::kOneShot, 1000, 16 * kKi));

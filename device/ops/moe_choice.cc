@@ -10,13 +10,17 @@ using device::kMoePacketBytes, device::kWarpLanes;
 
 // Measurements: 2026-11-30-h200x2-moe-warps, except for kItemsInWindows (2026-11-30-h200x2-moe-windows).
 //
-// The blocks of a short batch have kWarpsOfParts warps for each kPartsOfWarps parts of rows. Blocks that store
-// grouped rows need more warps, because a row is stored once for each of its experts.
+// The grid of a short batch has kWarpsOfParts warps for each kPartsOfWarps parts of rows that the rank sends or
+// receives if all ranks have equally many tokens. A grid that stores grouped rows needs more warps, because a
+// row is stored once for each of its experts.
 constexpr uint32_t kWarpsOfParts = 3, kPartsOfWarps = 8, kMinWarps = 2, kMinGroupedWarps = 8;
-constexpr uint32_t kMaxWarps = kMaxThreads / kWarpLanes;
-// A batch is long if there are at most kLongBatch warps per token. Then each warp has up to kItemsInTurn parts
-// of tokens, so that it sends and receives in turn several times. In windows, each warp has up to
-// kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
+constexpr uint32_t kMaxWarps = kMaxThreads / kWarpLanes;  // of a block
+// A rank with few tokens has as many warps as if it had this part of the most tokens, because the other ranks
+// may have more tokens (not measured).
+constexpr uint32_t kTokensOfMost = 32;
+// A batch is long if the largest grid has at most kLongBatch warps per token. Then each warp has up to
+// kItemsInTurn parts of tokens, so that it sends and receives in turn several times. In windows, each warp has
+// up to kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
 constexpr uint32_t kLongBatch = 4, kItemsInTurn = 8, kItemsInWindows = 32;
 // The min number of steps (count_vectors) of a part. In windows, the threads of a combine load up to 8 packets
 // of a row at a time.
@@ -31,21 +35,22 @@ uint32_t count_warps(const Grid& grid) {
 }
 
 // The warps of a block delay each other, because a multiprocessor issues for only four warps at a time. So the
-// blocks of a short batch have few warps. The number of blocks does not depend on the batch, because other
-// ranks may send more rows to this rank than this rank sends.
+// blocks of a short batch have few warps. A warp receives the header of one rank at a time.
 Grid choose_grid(const device::MoeShape& shape, const MoeCallSize& call) {
-  uint32_t least = call.is_grouped ? kMinGroupedWarps : kMinWarps;
+  uint32_t least =
+      std::max({kMinWarps, std::min(shape.ranks, kMaxWarps), call.is_grouped ? kMinGroupedWarps : 0});
   if (shape.hosts > 1) least = kMaxWarps;  // fewer warps have not been measured
-  const uint32_t parts = call.tokens * shape.ranks * std::bit_ceil(count_vectors(call.row_bytes) + 1);
+  const uint32_t tokens = std::max(call.tokens, shape.max_tokens / kTokensOfMost);
+  const uint32_t parts = tokens * shape.ranks * std::bit_ceil(count_vectors(call.row_bytes) + 1);
   const uint32_t warps = std::clamp(kWarpsOfParts * parts / (kPartsOfWarps * call.blocks), least, kMaxWarps);
   return {call.blocks, warps * kWarpLanes};
 }
 
 // Only a kernel with all phases can send and receive in turn.
-MoeFamily choose_family(const device::MoeShape& shape, const MoeCallSize& call, const Grid& grid) {
+MoeFamily choose_family(const device::MoeShape& shape, const MoeCallSize& call) {
   if (shape.hosts > 1) return MoeFamily::kFar;
   if (shape.in_windows != 0) return MoeFamily::kInWindows;
-  const bool is_long = kLongBatch * call.tokens >= count_warps(grid);
+  const bool is_long = kLongBatch * call.tokens >= call.blocks * kMaxWarps;
   return is_long && call.is_whole ? MoeFamily::kInTurn : MoeFamily::kOneHost;
 }
 
@@ -76,7 +81,7 @@ device::MoeParts choose_parts(const device::MoeShape& shape, const MoeCallSize& 
 
 MoeChoice choose_moe(const device::MoeShape& shape, const MoeCallSize& call) {
   const Grid grid = choose_grid(shape, call);
-  const MoeFamily family = choose_family(shape, call, grid);
+  const MoeFamily family = choose_family(shape, call);
   return {family, grid, choose_parts(shape, call, family, grid)};
 }
 

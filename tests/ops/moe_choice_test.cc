@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "device/ops/moe_choice.h"
 
@@ -44,11 +45,22 @@ TEST(MoeChoice, TheBlocksOfAShortBatchHaveFewWarps) {
     expect(choose_moe(shape_of(2), {one.kind, one.tokens, row_bytes, 128, false, true}), MoeFamily::kOneHost,
            128, one.threads, one.send_bits, one.receive_bits);
   }
-  // With few blocks, each block has more warps. So has a block that stores rows once for each expert.
+  // With few blocks, each block has more warps. So has a block that stores rows once for each expert, and a
+  // block that receives headers of more ranks or, perhaps, more tokens of other ranks.
   expect(choose_moe(shape_of(2), {MoeKind::kDispatch, 8, kDispatched, 24, false, true}), MoeFamily::kOneHost,
          24, 128, 3, 2);
   expect(choose_moe(shape_of(2), {MoeKind::kDispatch, 8, kDispatched, 128, true, true}), MoeFamily::kOneHost,
          128, 256, 4, 4);
+  EXPECT_EQ(choose_moe(shape_of(8), {MoeKind::kDispatch, 1, kDispatched, 128, false, true}).grid.threads,
+            256U);
+  EXPECT_EQ(choose_moe(shape_of(32), {MoeKind::kDispatch, 1, kDispatched, 128, false, true}).grid.threads,
+            512U);
+  device::MoeShape large = shape_of(2);
+  for (const auto& [tokens, threads] : {std::pair{128U, 64U}, {1024U, 96U}, {4096U, 384U}}) {
+    large.max_tokens = tokens;
+    EXPECT_EQ(choose_moe(large, {MoeKind::kDispatch, 0, kDispatched, 128, false, true}).grid.threads,
+              threads);
+  }
 }
 
 TEST(MoeChoice, ALongBatchIsSentAndReceivedInTurn) {
@@ -60,6 +72,10 @@ TEST(MoeChoice, ALongBatchIsSentAndReceivedInTurn) {
   expect(choose(512, true), MoeFamily::kInTurn, 128, 512, 2, 2);
   expect(choose(4096, true), MoeFamily::kInTurn, 128, 512, 2, 2);
   EXPECT_EQ(choose(512, false).family, MoeFamily::kOneHost);
+  // Also if rows are so short that the blocks have few warps.
+  const MoeCallSize call{MoeKind::kDispatch, 511, 64, 128, false, true};
+  EXPECT_LT(choose_moe(shape, call).grid.threads, 512U);
+  EXPECT_EQ(choose_moe(shape, call).family, MoeFamily::kOneHost);
 }
 
 TEST(MoeChoice, InWindowsAWarpHasManyParts) {

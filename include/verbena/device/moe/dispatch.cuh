@@ -133,22 +133,27 @@ class MoeDispatchKernel : MoeRows<Rows> {
   // is the result of a ballot, and one lane sends the entry.
   VERBENA_DEVICE void send_header() const {
     char* const header = find_header(area_.me());
-    const uint32_t blocks = kInWindows ? blocks_per_grid() : 1;
+    const uint32_t blocks = kInWindows ? blocks_per_grid() : 1, words = shape_.mask_words();
     const uint32_t first = thread_index() / kWarpLanes * blocks + (kInWindows ? block_index() : 0);
-    for (uint32_t word = first; word < shape_.mask_words();
-         word += threads_per_block() / kWarpLanes * blocks) {
+    const uint32_t end = kInWindows ? words : moe_divide_up(call_.tokens, kMoeMaskBits);
+    for (uint32_t word = first; word < end; word += threads_per_block() / kWarpLanes * blocks) {
       const uint32_t token = word * kMoeMaskBits + lane();
       const bool is_token = token < call_.tokens;
       const uint32_t wanted = call_.tokens == 0 ? 0 : find_ranks(is_token ? token : call_.tokens - 1);
       const MoeEntry entry{find_moe_tokens(shape_.ranks, is_token ? wanted : 0), call_.tokens};
       if (kInWindows && lane() < shape_.ranks)
-        store_moe<uint32_t>(call_.handle + layout_.sent_words, lane() * shape_.mask_words() + word,
-                            entry.bits);
+        store_moe<uint32_t>(call_.handle + layout_.sent_words, lane() * words + word, entry.bits);
       if (area_.has_trouble() || !shape_.is_near(lane())) continue;
       area_.send_entry(header + word * kMoeEntryBytes, entry, lane());
       if constexpr (kInWindows)
         area_.send_entry(find_sent_header(lane()) + word * kMoeEntryBytes, entry, area_.me());
     }
+    // The entries after the last token are the same for all ranks.
+    if (area_.has_thread_trouble()) return;
+    for (uint32_t rank = 0; rank < shape_.ranks; ++rank)
+      for (uint32_t word = end + thread_index(); word < words && shape_.is_near(rank);
+           word += threads_per_block())
+        area_.send_entry(header + word * kMoeEntryBytes, {0, call_.tokens}, rank);
   }
   // Overwrites old entries of a source rank with empty entries: in each call either the entries of one token,
   // or the entries with counts. Does nothing if this call sends these entries anyway. Successive dispatches

@@ -120,8 +120,8 @@ struct ChooseLarger {
 
 // The owner of a row is either a block (RowOfBlock) or a cluster of blocks (RowOfCluster). A warp publishes
 // its partial results with put(), and all threads read these results with take(). In a cluster, each block
-// has a copy of the words. The owner's number of warps must divide kCountWords, unless the owner has at most
-// kCountWords pieces. `word` is below 2 * kCountWords.
+// has a copy of the words. A row of a cluster has at most kCountWords pieces. A block may have more pieces if
+// its number of warps divides kCountWords. `word` is below 2 * kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;

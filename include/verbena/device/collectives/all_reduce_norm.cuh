@@ -63,8 +63,7 @@ class StoredRows {
 // thread keeps up to kKept vectors of 16 bytes of the row in registers, so the sums stay in registers for the
 // norm. Each block sends its part of a row one row ahead: while the elements of one row are being sent, the
 // block normalises the previous row.
-// @param calls  the OneShot of this block. A cluster has at most 64 / kKept warps or, if its number of warps
-//               divides 64, at most 64 warps
+// @param calls  the OneShot of this block. A cluster has at most 64 / kKept warps
 // @param input  norm.rows rows: StoredRows, or FinalizedRows (moe/finalize.cuh)
 // @param sum  receives the sum; may be the tensor of StoredRows. `sum` may also be norm.output if the
 //             output's stride is norm.hidden; then only the output is stored

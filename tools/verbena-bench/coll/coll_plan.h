@@ -33,6 +33,7 @@ struct CollPlan : bench::RankIdentity {
   uint64_t hidden = 8192;     // elements of a row, of all_reduce_norm
   // Tokens per rank for dispatch and combine of a mixture of experts. If set, nothing else is measured.
   std::vector<uint32_t> moe_tokens;
+  uint32_t moe_max_tokens = 0;  // of the exchange; 0: the tokens of the call
   uint32_t moe_experts = 256, moe_top_k = 8;
   uint32_t moe_row_bytes = 0, moe_scale_bytes = 0;  // of a dispatched row; 0: 2 * hidden, none
   std::string moe_grouping = "rank";

@@ -128,7 +128,7 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
                 : plan_.moe_grouping == "expert" ? VERBENA_MOE_BY_EXPERT
                                                  : VERBENA_MOE_RAGGED) {
   options_.experts = plan_.moe_experts;
-  options_.max_tokens = tokens;
+  options_.max_tokens = std::max(tokens, plan_.moe_max_tokens);
   options_.top_k = plan_.moe_top_k;
   options_.hidden = static_cast<uint32_t>(plan_.hidden);
   options_.max_row_bytes = row_bytes();
@@ -157,8 +157,8 @@ MoeBench::MoeBench(const MoeGround& ground, uint32_t tokens)
   std::vector<uint16_t> given(rows * plan_.hidden);
   for (size_t row = 0; row < rows; ++row)
     for (uint32_t i = 0; i < plan_.hidden; ++i)
-      given[row * plan_.hidden + i] = round_to_bfloat16(
-          make_expert_value(plan_.rank, is_grouped() ? 0 : static_cast<uint32_t>(row % tokens), i));
+      given[row * plan_.hidden + i] = round_to_bfloat16(make_expert_value(
+          plan_.rank, is_grouped() ? 0 : static_cast<uint32_t>(row % options_.max_tokens), i));
   gpu_.write(expert_rows_, given.data(), given.size() * 2, plan_.timeout_s);
 }
 
@@ -251,7 +251,7 @@ uint64_t MoeBench::count_wrong_rows(uint32_t source, const Ids& ids, uint32_t to
   uint32_t number = 0;
   for (uint32_t token = 0; token < tokens; ++token) {
     if (!goes_to(ids, token, plan_.rank)) continue;
-    const size_t row = size_t{source} * tokens_ + number++;
+    const size_t row = size_t{source} * options_.max_tokens + number++;
     wrong += read_word(layout_.sources, row) != static_cast<int32_t>(token);
     for (uint32_t k = 0; k < plan_.moe_top_k; ++k) {
       const int64_t id = ids[size_t{token} * plan_.moe_top_k + k];
@@ -261,8 +261,8 @@ uint64_t MoeBench::count_wrong_rows(uint32_t source, const Ids& ids, uint32_t to
     if (!is_grouped()) wrong += count_wrong_words(row, source, token);
   }
   wrong += read_word(layout_.counts, source) != static_cast<int32_t>(number);
-  for (; number < tokens_; ++number)
-    wrong += read_word(layout_.ids, (size_t{source} * tokens_ + number) * plan_.moe_top_k) != -1;
+  for (; number < options_.max_tokens; ++number)
+    wrong += read_word(layout_.ids, (size_t{source} * options_.max_tokens + number) * plan_.moe_top_k) != -1;
   if (wrong != 0)
     tell_wrong(std::to_string(wrong) + " wrong words in the rows from rank " + std::to_string(source));
   return wrong;
@@ -280,7 +280,7 @@ uint64_t MoeBench::count_wrong_groups(const std::vector<Ids>& ids, const std::ve
       uint32_t number = 0;
       for (uint32_t token = 0; token < tokens[source]; ++token) {
         if (!goes_to(ids[source], token, plan_.rank)) continue;
-        const size_t row = size_t{source} * tokens_ + number++;
+        const size_t row = size_t{source} * options_.max_tokens + number++;
         for (uint32_t k = 0; k < plan_.moe_top_k; ++k) {
           const size_t pair = size_t{token} * plan_.moe_top_k + k;
           if (ids[source][pair] != int64_t{plan_.rank} * local + expert) continue;
@@ -291,7 +291,7 @@ uint64_t MoeBench::count_wrong_groups(const std::vector<Ids>& ids, const std::ve
     }
     wrong += read_word(layout_.expert_counts, expert) != static_cast<int32_t>(place - begin);
     const size_t align = plan_.moe_alignment;
-    place = grouping_ == VERBENA_MOE_BY_EXPERT ? begin + size_t{ranks()} * tokens_
+    place = grouping_ == VERBENA_MOE_BY_EXPERT ? begin + size_t{ranks()} * options_.max_tokens
                                                : (place + align - 1) / align * align;
   }
   if (wrong != 0) tell_wrong(std::to_string(wrong) + " wrong words in the groups of experts");

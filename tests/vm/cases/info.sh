@@ -75,12 +75,12 @@ draw_pictures() {
 show_pulled_cable() {
   ip -n sw link set h0r1 down
   expect_info 0 && expect_shown '- rxe01 port 1 NOT USED: the port is down' 'link down, Ethernet' \
-    '* rxe01 port 1 is down. -> check cable and switch, and set its interface up: ip link set h0r1 up' || return
+    "* rxe01 port 1 is down. -> check cable and switch, and set the port's interface up: ip link set h0r1 up" || return
   expect_info 0 --check && expect_shown '# 3 ok, 0 failed, 2 skipped' 'skipped rxe01 port 1 not used: the port is down' \
     '-> check cable and switch' || return
   ip link set h0r0 down # the NIC, not the cable
   expect_info 4 && expect_shown 'There is no RDMA device that the plugin can use' \
-    '* rxe00 port 1 is down. -> check cable and switch, and set its interface up: ip link set h0r0 up' || return
+    "* rxe00 port 1 is down. -> check cable and switch, and set the port's interface up: ip link set h0r0 up" || return
   heal
   expect_info 0 && expect_shown '[0] verbena_rxe00' '[1] verbena_rxe01'
 }

@@ -4,6 +4,7 @@
 // with the measurement on which it is based.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -45,7 +46,7 @@ constexpr uint32_t count_host_blocks(uint32_t blocks) {
 constexpr Grid arrange_in_clusters(const Grid& grid, bool has_clusters) {
   constexpr uint32_t kMaxClusterBlocks = 8;  // more are not portable
   if (!has_clusters) return {grid.blocks, grid.threads};
-  const uint32_t clusters = (grid.blocks + kMaxClusterBlocks - 1) / kMaxClusterBlocks;
+  const uint32_t clusters = std::max(1U, (grid.blocks + kMaxClusterBlocks - 1) / kMaxClusterBlocks);
   const uint32_t cluster = grid.blocks / clusters;
   return {clusters * cluster, grid.threads, cluster};
 }

@@ -1,7 +1,6 @@
 #include "device/ops/choice.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "verbena/verbena.hpp"
 

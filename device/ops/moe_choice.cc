@@ -10,20 +10,20 @@ using device::kMoePacketBytes, device::kWarpLanes;
 
 // Measurements: 2026-11-30-h200x2-moe-warps, except for kItemsInWindows (2026-11-30-h200x2-moe-windows).
 //
-// The grid of a short batch has kWarpsOfParts warps for each kPartsOfWarps parts of rows that the rank sends or
-// receives if all ranks have equally many tokens. A grid that stores grouped rows needs more warps, because a
-// row is stored once for each of its experts.
+// The grid of a short batch has kWarpsOfParts warps for each kPartsOfWarps parts of rows that the rank sends
+// or receives if all ranks have equally many tokens. A grid that stores grouped rows has more warps, because
+// a row is stored once for each of its experts.
 constexpr uint32_t kWarpsOfParts = 3, kPartsOfWarps = 8, kMinWarps = 2, kMinGroupedWarps = 8;
 constexpr uint32_t kMaxWarps = kMaxThreads / kWarpLanes;  // of a block
 // A rank with few tokens has as many warps as if it had this part of the most tokens, because the other ranks
 // may have more tokens (not measured).
 constexpr uint32_t kTokensOfMost = 32;
 // A batch is long if the largest grid has at most kLongBatch warps per token. Then each warp has up to
-// kItemsInTurn parts of tokens, so that it sends and receives in turn several times. In windows, each warp has
-// up to kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
+// kItemsInTurn parts of tokens, so that it sends and receives in turn several times. In windows, each warp
+// has up to kItemsInWindows parts, so that all warps finish at about the same time (docs/moe.md).
 constexpr uint32_t kLongBatch = 4, kItemsInTurn = 8, kItemsInWindows = 32;
-// The min number of steps (count_vectors) of a part. In windows, the threads of a combine load up to 8 packets
-// of a row at a time.
+// The min number of steps (count_vectors) of a part. In windows, the threads of a combine load up to 8
+// packets of a row at a time.
 constexpr uint32_t kMinVectors = 2, kMinVectorsOfLoad = 7;
 
 // Returns the number of steps in which a warp moves a row, if each lane moves one packet per step.
@@ -34,8 +34,8 @@ uint32_t count_warps(const Grid& grid) {
   return grid.blocks * grid.threads / kWarpLanes;
 }
 
-// The warps of a block delay each other, because a multiprocessor issues for only four warps at a time. So the
-// blocks of a short batch have few warps. A warp receives the header of one rank at a time.
+// The warps of a block delay each other, because a multiprocessor issues for only four warps at a time. So
+// the blocks of a short batch have few warps. A warp receives the header of one rank at a time.
 Grid choose_grid(const device::MoeShape& shape, const MoeCallSize& call) {
   uint32_t least =
       std::max({kMinWarps, std::min(shape.ranks, kMaxWarps), call.is_grouped ? kMinGroupedWarps : 0});
@@ -85,8 +85,8 @@ MoeChoice choose_moe(const device::MoeShape& shape, const MoeCallSize& call) {
   return {family, grid, choose_parts(shape, call, family, grid)};
 }
 
-// There must be enough chunks to share the work between blocks, but so few that the proxy keeps up. The values
-// have not been measured on GPUs.
+// There must be enough chunks to share the work between blocks, but so few that the proxy keeps up. The
+// values have not been measured on GPUs.
 uint32_t choose_chunk_bits(uint32_t max_tokens) {
   constexpr uint32_t kManyChunks = 16, kMinBits = 2, kMaxBits = 5;
   return std::clamp<uint32_t>(static_cast<uint32_t>(std::bit_width(max_tokens / kManyChunks)), kMinBits + 1,

@@ -67,6 +67,15 @@ StepOutcome wait_for_rail(const Qp& qp) {
   return outcome;
 }
 
+// Shorter than the timeouts of most applications, so that failures are seen soon.
+StepOutcome wait_for_timeout(const Qp& qp) {
+  constexpr uint64_t kMaxNs = 100'000'000;
+  StepOutcome outcome = wait_for_peer(qp);
+  outcome.wait = Wait::kPeerGone;
+  outcome.budget_ns = std::min(outcome.budget_ns, kMaxNs);
+  return outcome;
+}
+
 StepOutcome wait_for_receive(const Qp& qp, uint32_t timer) {
   constexpr uint32_t kTimerUnits[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
                                         48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
@@ -91,19 +100,17 @@ bool is_way_down(const Operation& op) {
   return ((own >> op.qp->device | far >> op.target->device.get()) & 1) != 0;
 }
 
-// Checks whether the target accepts requests. Waits for a peer that is not ready yet, but not for one that
-// has left.
+// Checks whether the target accepts requests. Waits for a peer that is not ready yet.
 StepOutcome check_target(const Operation& op) {
   const SharedQp& target = *op.target;
   const Qp& qp = *op.qp;
-  if (op.peer->dead.load(std::memory_order_acquire)) return fail(IBV_WC_RETRY_EXC_ERR);
+  if (op.peer->dead.load(std::memory_order_acquire)) return wait_for_timeout(qp);
   if (is_way_down(op)) return wait_for_rail(qp);
-  if (target.number.load(std::memory_order_acquire) != qp.attributes.dest_qp_num)
-    return fail(IBV_WC_RETRY_EXC_ERR);
+  if (target.number.load(std::memory_order_acquire) != qp.attributes.dest_qp_num) return wait_for_timeout(qp);
   const ibv_qp_state state = get_state(target);
   if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return wait_for_peer(qp);
   const bool is_ours = target.peer_number.get() == qp.base.qp_num && target.type.get() == qp.base.qp_type;
-  return state == IBV_QPS_ERR || !is_ours ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
+  return state == IBV_QPS_ERR || !is_ours ? wait_for_timeout(qp) : kDone;
 }
 
 }  // namespace
@@ -228,7 +235,7 @@ StepOutcome prepare_target(Operation& op) {
 }
 
 StepOutcome prepare_connected(Operation& op) {
-  if (op.peer == nullptr) return fail(IBV_WC_RETRY_EXC_ERR);
+  if (op.peer == nullptr) return wait_for_timeout(*op.qp);
   op.target_index = get_qp_index(op.qp->attributes.dest_qp_num);
   op.target = &op.peer->segment->qp(op.target_index);
   if (const StepOutcome early = check_target(op); early.step != Step::kDone) return early;

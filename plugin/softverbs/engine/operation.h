@@ -15,7 +15,7 @@ struct PeerProcess;
 class GpuLane;
 
 // The reason why the oldest request of a send queue must wait.
-enum class Wait { kNone, kPeerNotReady, kReceiverNotReady, kRailDown, kDelayed };
+enum class Wait { kNone, kPeerNotReady, kPeerGone, kReceiverNotReady, kRailDown, kDelayed };
 
 enum class Step { kDone, kWait, kFail };
 enum class Change { kNone, kAsked, kAllowed, kWithdrawn };
@@ -129,6 +129,9 @@ void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes);
 bool gather_local(Operation& op);  // false on a protection error of the gather list
 StepOutcome wait_for_peer(const Qp& qp);
 StepOutcome wait_for_rail(const Qp& qp);
+// Waits, then fails with RETRY_EXC: for a peer that has left. A NIC notices this only by its timeouts. Until
+// then, an application may take its completions of earlier requests and end.
+StepOutcome wait_for_timeout(const Qp& qp);
 StepOutcome wait_for_receive(const Qp& qp, uint32_t timer);
 // At the target:
 bool take_receive(Operation& op);

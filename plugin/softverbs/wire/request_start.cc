@@ -31,7 +31,7 @@ bool find_link(Qp& qp) {
   out.link = find_address(qp.attributes.ah_attr.grh.dgid, address)
                  ? get_wire()->get_link(qp.device, address, qp.attributes.dest_qp_num)
                  : nullptr;
-  if (out.link == nullptr) fail_oldest(qp, IBV_WC_RETRY_EXC_ERR);
+  if (out.link == nullptr) fail_late(qp);
   return out.link != nullptr;
 }
 

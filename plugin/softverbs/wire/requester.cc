@@ -30,12 +30,18 @@ void call_worker(Qp& qp, uint64_t delay_ns) {
   get_worker(qp.device).add(qp, delay_ns);
 }
 
-void fail_oldest(Qp& qp, ibv_wc_status status) {
+void fail_oldest(Qp& qp, ibv_wc_status status, uint64_t delay_ns) {
   Outbound& out = get_outbound(qp);
   if (out.has_failed) return;
   out.has_failed = true;
+  out.report_ns = read_clock_ns() + delay_ns;
   out.failure = status;
-  call_worker(qp, 0);
+  call_worker(qp, delay_ns);
+}
+
+void fail_late(Qp& qp) {
+  const StepOutcome outcome = wait_for_timeout(qp);
+  fail_oldest(qp, outcome.status, outcome.budget_ns);
 }
 
 namespace {
@@ -154,6 +160,12 @@ void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   qp.idle.notify_all();
 }
 
+void report_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
+  const uint64_t now_ns = read_clock_ns(), due_ns = get_outbound(qp).report_ns;
+  if (now_ns < due_ns) return call_worker(qp, due_ns - now_ns);
+  conclude_failure(qp, lock);
+}
+
 // Executes requests that have no peer. May wait.
 void run_local(Qp& qp, std::unique_lock<std::mutex>& lock) {
   Outbound& out = get_outbound(qp);
@@ -185,7 +197,7 @@ void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   }
   const ibv_qp_state state = get_state(*qp.shared);
   if (state == IBV_QPS_RESET) return;
-  if (out.has_failed && !out.is_reported) conclude_failure(qp, lock);
+  if (out.has_failed && !out.is_reported) report_failure(qp, lock);
   if (runner == Runner::kWorker) run_local(qp, lock);
   if (get_state(*qp.shared) == IBV_QPS_ERR) {
     if (!qp.is_running) flush(qp);
@@ -251,7 +263,7 @@ void take_refusal(ProcessLink& link, const Header& header) {
   // A completed request is never sent again: if the peer asks for it, the peer has lost data that it had
   // acknowledged.
   const bool is_over = header.sequence < qp->send_queue.executed;
-  if (header.code == kGone || is_over) return fail_oldest(*qp, IBV_WC_RETRY_EXC_ERR);
+  if (header.code == kGone || is_over) return fail_late(*qp);
   out.acknowledged = std::max(out.acknowledged, header.sequence);
   conclude(*qp);
   if (out.has_failed) return;
@@ -278,7 +290,7 @@ void fail_requests(ProcessLink& link) {
   get_wire()->for_each_qp([&](Qp& qp) {
     const std::lock_guard lock(qp.mutex);
     const Outbound& out = get_outbound(qp);
-    if (out.link.get() == &link && !out.flying.empty()) fail_oldest(qp, IBV_WC_RETRY_EXC_ERR);
+    if (out.link.get() == &link && !out.flying.empty()) fail_late(qp);
   });
 }
 

@@ -30,6 +30,7 @@ struct Outbound {
   // The request that the peer refused; it fails when all requests before it are complete.
   uint64_t refused = UINT64_MAX;
   bool has_failed = false;  // the oldest request failed; the worker handles it
+  uint64_t report_ns = 0;   // when it does so
   bool is_reported = false;
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
@@ -38,10 +39,11 @@ struct Outbound {
 void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock);
 // Steps of run_requests(), with the mutex held. start_all() passes the requests that may start to the link.
 // call_worker() lets the worker run the queue pair. fail_oldest() lets the worker fail the oldest request and
-// the queue pair, because this may wait for loops.
+// the queue pair, because this may wait for loops. fail_late() does so after wait_for_timeout().
 void start_all(Qp& qp);
 void call_worker(Qp& qp, uint64_t delay_ns);
-void fail_oldest(Qp& qp, ibv_wc_status status);
+void fail_oldest(Qp& qp, ibv_wc_status status, uint64_t delay_ns = 0);
+void fail_late(Qp& qp);
 // For the state RESET: forgets all requests.
 void forget_requests(Qp& qp);
 

@@ -6,6 +6,8 @@
 #include "device/support/run_kernel.h"
 #include "device/symm/fleet.h"
 #include "device/symm/host_proxy.h"
+#include "verbena/device/barrier.cuh"
+#include "verbena/device/collectives/encoded_put.cuh"
 #include "verbena/device/symm_c.cuh"
 
 namespace verbena::device_test {
@@ -162,18 +164,26 @@ TEST_P(SymmOrderTest, WhatWasGotIsThereForAllThreads) {
   check(get_async);
 }
 
-TEST_P(SymmOrderTest, TheSourceOfRowsIsAllThreadsAgain) {
+TEST_P(SymmOrderTest, TheSourceOfRowsAndPiecesIsAllThreadsAgain) {
   constexpr uint64_t kRows = 8, kRowBytes = kThreads * 8;
-  Fleet fleet(2);
-  std::vector<uint64_t> source(kThreads * kRows, 7);
-  emulator::run_kernel(GetParam(), 1, kThreads, [&] {
-    require_done(device::symm_put_rows(fleet.context(0), fleet.data(0), kRowBytes, source.data(), kRowBytes,
-                                       kRowBytes, kRows, 1, BlockGroup{}),
-                 "put");
-    for (uint64_t i = kThreads - 1 - device::thread_index(); i < source.size(); i += kThreads)
-      write(source.data() + i, 9);
+  const auto check = [](const auto& put) {
+    Fleet fleet(2);
+    std::vector<uint64_t> source(kThreads * kRows, 7);
+    emulator::run_kernel(GetParam(), 1, kThreads, [&] {
+      require_done(put(fleet.context(0), fleet.data(0), source.data()), "put");
+      for (uint64_t i = kThreads - 1 - device::thread_index(); i < source.size(); i += kThreads)
+        write(source.data() + i, 9);
+    });
+    for (uint64_t i = 0; i < source.size(); ++i) ASSERT_EQ(fleet.data<uint64_t>(1)[i], 7U) << i;
+  };
+  check([](const SymmContext& mine, uint8_t* to, const uint64_t* from) {
+    return device::symm_put_rows(mine, to, kRowBytes, from, kRowBytes, kRowBytes, kRows, 1, BlockGroup{});
   });
-  for (uint64_t i = 0; i < source.size(); ++i) ASSERT_EQ(fleet.data<uint64_t>(1)[i], 7U) << i;
+  check([](const SymmContext& mine, uint8_t* to, const uint64_t* from) {
+    constexpr uint64_t kHalf = kRows * kRowBytes / 2;
+    const SymmPiece pieces[] = {{to, from, kHalf}, {to + kHalf, from + kHalf / 8, kHalf}};
+    return device::symm_put_pieces(mine, pieces, 2, 1, BlockGroup{});
+  });
 }
 
 // No thread of the group finds its signal reset before it has come to that.
@@ -186,6 +196,39 @@ TEST_P(SymmOrderTest, AResetIsBehindWhatTheBlockDid) {
     require_done(device::symm_signal_reset(mine, 9, BlockGroup{}), "reset");
   });
   EXPECT_EQ(fleet.context(0).signals[9], 0U);
+}
+
+// Threads encode and decode elements of others' tiles, and put others' words; in a block, and in all blocks.
+TEST_P(SymmOrderTest, EncodedElementsAreAllThreads) {
+  constexpr uint32_t kElements = 4 * device::kTileElements + 5;
+  constexpr uint64_t kSlot = 0, kStaging = 16 << 10;
+  const auto check = [](uint32_t blocks, const auto& group_of) {
+    Fleet fleet(2);
+    std::vector<uint16_t> sent(kElements), got(kElements);
+    for (uint32_t i = 0; i < kElements; ++i) sent[i] = static_cast<uint16_t>(0x3f80 + i);
+    World world(GetParam());
+    world.add_grid(0, blocks, kThreads, [&] {
+      require_done(device::symm_put_encoded_signal_async(fleet.context(0), fleet.data(0, kSlot),
+                                                         fleet.data(0, kStaging), sent.data(), kElements, 1,
+                                                         3, 5, kSet, group_of(0)),
+                   "put");
+    });
+    world.add_grid(1, blocks, kThreads, [&] {
+      const auto group = group_of(1);
+      require_done(device::symm_signal_wait_until<int64_t>(fleet.context(1), 3, SymmCompare::kEqual, 5,
+                                                           nullptr, group),
+                   "wait");
+      device::symm_decode(got.data(), fleet.data(1, kSlot), kElements, group);
+      for (uint32_t i = group.size() - 1 - group.rank(); i < kElements; i += group.size())
+        require(device::load<Order::kWeak, Scope::kThreads>(got.data() + i) == sent[i], "an element");
+    });
+    EXPECT_EQ(world.run(), "");
+  };
+  check(1, [](int32_t) { return BlockGroup{}; });
+  uint64_t arrived[2] = {}, words[2][device::GridGroup::kWords] = {};
+  check(2, [&](int32_t rank) {
+    return device::GridGroup{{&arrived[rank], 2}, words[rank], device::WaitLimits::within(1'000'000'000'000)};
+  });
 }
 
 // As a NIC: data, then the word.

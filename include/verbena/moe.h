@@ -55,7 +55,7 @@ typedef struct verbena_moe verbena_moe;
 /* Options of verbena_moe_create(). They must be the same on all ranks. */
 typedef struct {
   uint32_t experts;         /* number of experts on all ranks, 1 to 4096, a multiple of the team's size */
-  uint32_t max_tokens;      /* max tokens per rank, 1 to 4096; for R > 16 ranks, 1 to 2048 / R * 32 */
+  uint32_t max_tokens;      /* max tokens per rank, 1 to 16384; for R > 4 ranks, 1 to 2048 / R * 32 */
   uint32_t top_k;           /* experts per token, 1 to 32 */
   uint32_t hidden;          /* elements of a combined row, 16 bits each; a multiple of 8 */
   uint32_t max_row_bytes;   /* max size of a dispatched row, a multiple of 16; 0 means 2 * hidden */

@@ -352,8 +352,9 @@ def test_high_throughput_calls(rank, size, hosts):
         with pytest.raises(ValueError, match="no event"):
             event.current_stream_wait()
         layout = {"num_tokens_per_rank": per_rank, "num_tokens_per_expert": per_expert, "config": config}
-        many = 4097 if rank == 0 else 2  # refused on all ranks
-        with pytest.raises(ValueError, match="a rank has 4097 tokens, but a call takes at most 4096"):
+        most = verbena.moe.ExpertExchange.find_max_tokens(size)
+        many = most + 1 if rank == 0 else 2  # refused on all ranks
+        with pytest.raises(ValueError, match=f"a rank has {most + 1} tokens, but a call takes at most {most}"):
             buffer.dispatch(torch.zeros(many, HIDDEN, dtype=torch.bfloat16), **layout, is_token_in_rank=torch.ones(many, size, dtype=torch.bool))
         with pytest.raises(ValueError, match="33 tokens, more than the maximum"):
             buffer.dispatch(torch.zeros(33, HIDDEN, dtype=torch.bfloat16), **layout, is_token_in_rank=torch.ones(33, size, dtype=torch.bool),

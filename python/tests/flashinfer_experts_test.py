@@ -61,12 +61,12 @@ def _run(rank, size, hosts, folder):
         warnings.simplefilter("error", UserWarning)
         ours.register()
         bootstrap = types.SimpleNamespace(rank=rank, world_size=size, process_group=None)
-        params = comm.MoEEpCommParams(num_experts=case.experts, top_k=case.top_k, max_tokens_per_rank=16, hidden_size=case.hidden,
+        params = comm.MoEEpCommParams(num_experts=case.experts, top_k=case.top_k, max_tokens_per_rank=27, hidden_size=case.hidden,
                                       invalid_expert_id=case.experts + 3)
         layer = comm.create_communication(bootstrap, params, "verbena")
         assert common.find_exchanges(torch.distributed.group.WORLD).num_hosts == hosts
-        assert layer.is_workload_feasible(16) and not layer.is_workload_feasible(17)
-        for quant_type, most, place in ((None, None, 16), ("per_128x128", 12, 13), (None, 14, 16)):
+        assert layer.is_workload_feasible(27) and not layer.is_workload_feasible(28)
+        for quant_type, most, place in ((None, None, 27), ("per_128x128", 12, 13), (None, 14, 27)):
             rows, scales = (tokens, None) if quant_type is None else case.quantise(tokens, quant_type)
             came = layer.dispatch(rows, ids, weights, hidden_states_scale=scales, max_tokens_per_rank=most)
             assert came.tokens_per_rank == place and list(came.hidden_states.shape) == [size * place, case.hidden]
@@ -86,8 +86,8 @@ def _run(rank, size, hosts, folder):
             results.append(result.float().numpy())
         with pytest.raises(RuntimeError, match="without dispatch"):
             layer.combine(added)
-        with pytest.raises(ValueError, match="has 17 tokens"):
-            layer.dispatch(rows, ids, weights, max_tokens_per_rank=17)
+        with pytest.raises(ValueError, match="has 28 tokens"):
+            layer.dispatch(rows, ids, weights, max_tokens_per_rank=28)
         with pytest.raises(ValueError, match="statistics"):
             layer.dispatch(rows, ids, weights, eplb_local_stats=weights)
         layer.destroy()

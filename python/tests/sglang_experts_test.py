@@ -72,6 +72,8 @@ def test_signatures_are_those_of_sglang():
     assert "def create_moe_dispatcher(\n    moe_runner_config: MoeRunnerConfig,\n    quant_method: FusedMoEMethodBase,\n)" in layer.read_text()
     for count, keywords in find_calls(layer, "create_moe_dispatcher"):
         assert count + len(keywords) <= 2
+    assert "    get_server_args,\n" in layer.read_text()
+    assert "    chunked_prefill_size: " in (folder / "sglang/srt/arg_groups/fields/schedule.py").read_text()
     with _sglang() as ours:
         one, several = ours._make_classes()
         deepep = importlib.import_module(DEEPEP)
@@ -92,6 +94,13 @@ def test_signatures_are_those_of_sglang():
                        ("layers/deep_gemm_wrapper/configurer.py", "ENABLE_JIT_DEEPGEMM = "),
                        ("layers/deep_gemm_wrapper/configurer.py", "DEEPGEMM_BLACKWELL = ")):
         assert name in (folder / "sglang/srt" / file).read_text(), name
+
+
+@pytest.mark.parametrize("chunk, ranks, tokens", [(8192, 4, 8192), (8192, 16, 4096), (2048, 4, 4096), (-1, 4, 16384), (None, 8, 8192)])
+def test_prefill_batches_fit(chunk, ranks, tokens):
+    with _sglang() as ours:
+        layer = types.SimpleNamespace(get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=chunk))
+        assert ours._find_prefill_tokens(layer, ranks) == tokens
 
 
 class _Mode:
@@ -118,7 +127,8 @@ def _configure(group, size, kind, is_extend, has_gemm=True, has_two=True):
     importlib.import_module(f"{LAYERS}.dp_attention").get_is_extend_in_batch = lambda: is_extend
     gemm = importlib.import_module(f"{LAYERS}.deep_gemm_wrapper")
     gemm.ENABLE_JIT_DEEPGEMM, gemm.DEEPGEMM_BLACKWELL = has_gemm, False
-    add_module(LAYER, get_parallel=lambda: types.SimpleNamespace(tp_group=types.SimpleNamespace(world_size=size, cpu_group=group)))
+    add_module(LAYER, get_parallel=lambda: types.SimpleNamespace(tp_group=types.SimpleNamespace(world_size=size, cpu_group=group)),
+               get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=8192))
     tokens = types.SimpleNamespace(get=lambda: 16)
     importlib.import_module("sglang.srt.environ").envs = types.SimpleNamespace(SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=tokens)
     told = []

@@ -10,6 +10,7 @@ from verbena.integrations.comm_stream import CommStream, EventHandle
 from verbena.integrations.rank_rows import RankRows, Sent, count_routing, localise, pack_words, share_multiprocessors, unpack_words
 from verbena.moe import ExpertExchange
 
+_DEFAULT_MAX_TOKENS = 4096  # per rank
 _ABSENT = ("engram_write", "engram_fetch", "pp_set_config", "pp_send", "pp_recv", "create_agrs_session", "destroy_agrs_session",
            "agrs_new_session", "agrs_set_config", "agrs_get_inplace_tensor", "all_gather")
 
@@ -72,7 +73,7 @@ class ElasticBuffer:
         self.num_ranks = self.num_scaleup_ranks = self._context.size
         self.num_scaleout_ranks, self.scaleout_rank_idx = 1, 0
         self.num_rdma_ranks, self.num_nvlink_ranks = self._rows.num_hosts, self.num_ranks // self._rows.num_hosts
-        self._max_tokens = num_max_tokens_per_rank or ExpertExchange.find_max_tokens(self.num_ranks)
+        self._max_tokens = num_max_tokens_per_rank or min(_DEFAULT_MAX_TOKENS, ExpertExchange.find_max_tokens(self.num_ranks))
         self.num_bytes = num_bytes if num_bytes is not None else self._rows.workspace_bytes(
             self.num_ranks, self._max_tokens, hidden, self.num_rdma_ranks) if hidden else 0
         self.runtime = self

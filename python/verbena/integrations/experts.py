@@ -11,8 +11,8 @@ from verbena.moe import ExpertExchange
 
 SWITCH = "USE_VERBENA_MOE"
 # The result of a dispatch has as many rows as all ranks may send. To keep results small, a call uses the smallest exchange that is large
-# enough for the batches of all ranks.
-SMALL_TOKENS = (128, 512)
+# enough for the batches of all ranks. These sizes are used besides the largest size, if the largest size is more than twice as large.
+SMALL_TOKENS = (128, 512, 2048)
 BLOCKS = 0  # maximum number of blocks of a kernel; 0 for as many as fit on the GPU
 
 
@@ -85,5 +85,5 @@ def list_sizes(max_tokens: int, ranks: int) -> list[int]:
     limit = ExpertExchange.find_max_tokens(ranks)
     if not 1 <= max_tokens <= limit:
         raise ValueError(f"a batch may have up to {max_tokens} tokens per rank, but an exchange takes at most {limit}")
-    return [*(size for size in SMALL_TOKENS if size < max_tokens), max_tokens]
+    return [*(size for size in SMALL_TOKENS if 2 * size < max_tokens), max_tokens]
 

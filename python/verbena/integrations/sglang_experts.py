@@ -19,6 +19,7 @@ _LAYER = "sglang.srt.layers.moe.fused_moe_triton.layer"
 _DISPATCHERS = "sglang.srt.layers.moe.token_dispatcher"
 _UTILS = "sglang.srt.layers.moe.utils"
 find_max_tokens = ExpertExchange.find_max_tokens
+_MIN_PREFILL_TOKENS = 4096
 _ALIGNMENT = 128  # SGLang's DeepGEMM requires that the number of each expert's rows is a multiple of this number
 
 
@@ -51,12 +52,18 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
         mode = utils.get_deepep_mode()
         batches = 2 if utils.is_tbo_enabled() else 1
         small = exchanges.get(batches, max_tokens=tokens, **options) if mode.enable_low_latency() else []
-        large = exchanges.get(batches, max_tokens=find_max_tokens(exchanges.size), **options) if mode.enable_normal() else []
+        large = exchanges.get(batches, max_tokens=_find_prefill_tokens(layer, exchanges.size), **options) if mode.enable_normal() else []
     except Exception as error:
         warnings.warn(f"verbena: SGLang keeps its own dispatch and combine for experts: {type(error).__name__}: {error}", stacklevel=2)
         return None
     make, make_all = _make_classes()
     return make_all([make(mode, *[one[number] if one else None for one in (small, large)], config.runner_backend) for number in range(batches)])
+
+
+def _find_prefill_tokens(layer: Any, ranks: int) -> int:
+    """Returns the size of the exchange for prefill batches. --chunked-prefill-size limits the batch of a rank; -1 means no limit."""
+    limit, chunk = find_max_tokens(ranks), int(layer.get_server_args().chunked_prefill_size or -1)
+    return min(limit, max(_MIN_PREFILL_TOKENS, chunk)) if chunk > 0 else limit
 
 
 class _Stage(enum.Enum):

@@ -2,7 +2,7 @@
 
     pip install verbena-*.whl
     export USE_VERBENA_MOE=1
-    vllm serve MODEL --data-parallel-size 4 --enable-expert-parallel --max-num-batched-tokens 4096
+    vllm serve MODEL --data-parallel-size 4 --enable-expert-parallel
 """
 import functools
 import importlib

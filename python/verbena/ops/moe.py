@@ -17,7 +17,7 @@ from verbena.team import SymmetricTeam
 
 CAST_BLOCK = 128  # number of elements of a row that share a scale
 # Limits of verbena/moe.h: the tokens of one rank in a call, and the mask words of all ranks. A mask word covers 32 tokens.
-_MAX_TOKENS, _MAX_MASK_WORDS = 4096, 2048
+_MAX_TOKENS, _MAX_MASK_WORDS = 16384, 2048
 
 
 class Order(enum.IntEnum):

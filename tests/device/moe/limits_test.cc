@@ -23,9 +23,17 @@ TEST(MoeLimits, ThirtyTwoRanks) {
   EXPECT_EQ(run_orders<Bfloat16>({32, 64, 2, 4, 1, 32, 16}, 1, {MoeOrder::kRows}), "");
   EXPECT_EQ(run_orders<Half>({32, 32, 3, 32, 1, 32, 16, 0, false}, 2, {MoeOrder::kReduced}), "");
 }
+// All of a rank's tokens name the same expert of the other rank.
 TEST(MoeLimits, MostTokens) {
   if (emulator::kSanitizer) GTEST_SKIP() << "takes minutes";
-  EXPECT_EQ(run_orders<Bfloat16>({2, 2, 4096, 1, 1, 128, 16}, 1, {MoeOrder::kReduced}), "");
+  MoeSetup setup{2, 2, device::kMoeMaxTokens, 1, 1, 128, 16};
+  setup.grouping = MoeGrouping::kExpert;
+  MoeRanks<Bfloat16> ranks(setup);
+  std::vector<MoePair<Bfloat16>> pairs = {ranks.draw(1, MoeOrder::kReduced)};
+  pairs[0].set_tokens(0, setup.max_tokens);
+  pairs[0].set_tokens(1, 5);
+  for (uint32_t token = 0; token < setup.max_tokens; ++token) pairs[0].set_id(0, token, 0, 1);
+  EXPECT_EQ(run_pairs(ranks, 1, pairs), "");
 }
 TEST(MoeLimits, MostExpertsOnOneRank) {
   EXPECT_EQ(run_orders<Bfloat16>({1, 4096, 5, 32, 2, 64, 16}, 4, {MoeOrder::kExact}), "");

@@ -19,14 +19,14 @@ struct MoePlace {
 };
 
 // An entry of a dispatch's header. An entry describes 32 tokens of the source rank, and is written and read
-// by one access of 8 bytes. An entry contains a tag: the number of the call modulo 2^18, followed by a bit
+// by one access of 8 bytes. An entry contains a tag: the number of the call modulo 2^16, followed by a bit
 // that is 1. So the tag differs from the zeros in an empty workspace. The call after the next call overwrites
 // the entry.
 struct MoeEntry {
   uint32_t bits;    // bit t is set if token t is sent to the receiver
   uint32_t tokens;  // number of the source rank's tokens, at most kMoeMaxTokens
 
-  static constexpr uint32_t kTagBits = 19, kTokenBits = 32 - kTagBits;
+  static constexpr uint32_t kTagBits = 17, kTokenBits = 32 - kTagBits;
   static_assert(kMoeMaxTokens < 1U << kTokenBits, "verbena: `tokens` has the bits that the tag leaves");
 
   VERBENA_DEVICE static uint32_t make_tag(uint64_t epoch) {

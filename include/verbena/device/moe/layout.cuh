@@ -62,11 +62,12 @@
 
 namespace verbena::device {
 
-inline constexpr uint32_t kMoeMaxRanks = 32, kMoeMaxTokens = 4096, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
+inline constexpr uint32_t kMoeMaxRanks = 32, kMoeMaxTokens = 16384, kMoeMaxTopK = 32, kMoeMaxExperts = 4096;
 inline constexpr uint32_t kMoeMaxBlocks = kSymmMaxBlocks / 2;  // dispatch and combine have separate counters
 inline constexpr uint32_t kMoeMaskBits = 32;                   // number of tokens in a word of a mask
-// Total size of all ranks' masks in words. A block keeps these masks in shared memory.
-inline constexpr uint32_t kMoeMaxMaskWords = 16 * kMoeMaxTokens / kMoeMaskBits;
+// Total size of all ranks' masks in words. A block keeps these masks in shared memory. So the tokens of all
+// ranks together are limited, too.
+inline constexpr uint32_t kMoeMaxMaskWords = 65536 / kMoeMaskBits;
 inline constexpr uint32_t kMoeCopies = 2;
 // Max experts per rank if rows are grouped by expert, and max alignment of a group in rows. With these
 // limits, the index of a row in the output has fewer than 32 bits.

@@ -42,7 +42,7 @@ struct MoeGroups {
 // the row. If several entries of a token name the same expert, only the first of these entries has kIsFirst,
 // so that only one lane stores the row.
 struct MoePlaceEntry {
-  static constexpr uint32_t kNumberBits = 13, kIsThere = 1U << 31, kIsFirst = 1U << 30;
+  static constexpr uint32_t kNumberBits = 15, kIsThere = 1U << 31, kIsFirst = 1U << 30;
   static_assert(kMoeMaxTokens <= 1U << kNumberBits && kMoeMaxGroups <= 1U << (30 - kNumberBits));
 
   VERBENA_DEVICE static uint32_t pack(uint32_t expert, uint32_t number, bool is_first) {

@@ -2,10 +2,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "fixture.h"
 
@@ -50,6 +54,53 @@ TEST(KilledTest, LaterPostsToAKilledPeerFailAfterATimeout) {
   EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(pair.query_state(), IBV_QPS_ERR);
   EXPECT_GE(count_ms_since(start), kTimeoutMs);
+}
+
+// While the kernel frees its memory, a process is not dead yet, and copies to it fail.
+TEST(KilledTest, PostsToADyingPeerFailAfterATimeout) {
+  Child child([](int socket) {
+    auto [node, memory, pair] = ConnectedMemory(socket, 64);
+    const std::vector<char> much(256 << 20, 1);
+    tell(socket, memory.remote());
+    pause();
+  });
+  auto [node, memory, pair] = ConnectedMemory(child.socket(), 64);
+  const auto remote = hear<RemoteMemory>(child.socket());
+  ::kill(child.pid(), SIGKILL);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  auto start = Clock::now();
+  while (status == IBV_WC_SUCCESS) {
+    start = Clock::now();
+    ASSERT_EQ(Send(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED).from(memory, 0, 8).to(remote).post(pair), 0);
+    status = node.wait_completion().status;
+  }
+  EXPECT_EQ(status, IBV_WC_RETRY_EXC_ERR);
+  EXPECT_GE(count_ms_since(start), kTimeoutMs);
+  child.kill();
+}
+
+// The peer is not ready and connected to another queue pair in turn.
+TEST(KilledTest, APeerThatServesAnotherEndsTheRequest) {
+  Node node;
+  Buffer memory(node, 64);
+  QueuePair mine(node), server(node), other(node);
+  meet(mine, server);
+  server.to_state(IBV_QPS_ERR);
+  std::atomic<bool> is_over{false};
+  std::thread owner([&] {
+    while (!is_over) {
+      server.to_state(IBV_QPS_RESET);
+      server.to_init();
+      usleep(20000);
+      server.to_ready_to_receive(other.address());
+      usleep(20000);
+    }
+  });
+  EXPECT_EQ(Send(IBV_WR_RDMA_WRITE, 1).from(memory, 0, 8).to(memory.address(), memory.mr()->rkey).post(mine),
+            0);
+  EXPECT_EQ(node.wait_completion().status, IBV_WC_RETRY_EXC_ERR);
+  is_over = true;
+  owner.join();
 }
 
 // A process that has seen many others has neither their descriptors nor their memory.

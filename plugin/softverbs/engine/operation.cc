@@ -67,6 +67,12 @@ StepOutcome wait_for_rail(const Qp& qp) {
   return outcome;
 }
 
+StepOutcome lose_peer() {
+  StepOutcome outcome = fail(IBV_WC_RETRY_EXC_ERR);
+  outcome.wait = Wait::kPeerGone;
+  return outcome;
+}
+
 // Shorter than the timeouts of most applications, so that failures are seen soon.
 StepOutcome wait_for_timeout(const Qp& qp) {
   constexpr uint64_t kMaxNs = 100'000'000;
@@ -367,7 +373,7 @@ StepOutcome settle(Operation& op, const StepOutcome& outcome) {
 
 StepOutcome explain_copy_error(int error) {
   // ESRCH means that the peer is gone; any other error means that its memory is not accessible.
-  return fail(error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR);
+  return error == ESRCH ? lose_peer() : fail(IBV_WC_REM_OP_ERR);
 }
 
 StepOutcome explain_failure(const Operation& op, ibv_wc_status status) {
@@ -397,7 +403,7 @@ StepOutcome check_progress(const Operation& op) {
   const ibv_qp_state state = get_state(*op.qp->shared);
   if (state == IBV_QPS_ERR || state == IBV_QPS_RESET) return fail(IBV_WC_WR_FLUSH_ERR);
   const bool is_gone = op.peer->dead.load(std::memory_order_acquire) || get_state(*op.target) == IBV_QPS_ERR;
-  return is_gone ? fail(IBV_WC_RETRY_EXC_ERR) : kDone;
+  return is_gone ? lose_peer() : kDone;
 }
 
 void count_carried_out(const Qp& qp, SharedQp& target, uint64_t bytes) {

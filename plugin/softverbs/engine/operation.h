@@ -132,6 +132,8 @@ StepOutcome wait_for_rail(const Qp& qp);
 // Waits, then fails with RETRY_EXC: for a peer that has left. A NIC notices this only by its timeouts. Until
 // then, an application may take its completions of earlier requests and end.
 StepOutcome wait_for_timeout(const Qp& qp);
+// A failure whose wait is kPeerGone: of a request whose peer has gone since the request was prepared.
+StepOutcome lose_peer();
 StepOutcome wait_for_receive(const Qp& qp, uint32_t timer);
 // At the target:
 bool take_receive(Operation& op);

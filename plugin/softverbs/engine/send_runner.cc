@@ -61,12 +61,20 @@ void complete_send(Qp& qp, const SendRequest& request, ibv_wc_status status) {
   complete(Process::get()->self(), get_cq(qp.base.send_cq).index, completion, status != IBV_WC_SUCCESS);
 }
 
+namespace {
+
+// A NIC cannot tell why nobody answers, so these waits have one clock.
+bool is_unanswered(Wait wait) {
+  return wait == Wait::kPeerNotReady || wait == Wait::kPeerGone || wait == Wait::kRailDown;
+}
+
+}  // namespace
+
 bool keep_waiting(Qp& qp, const StepOutcome& outcome) {
   const uint64_t now_ns = read_clock_ns();
-  if (qp.wait != outcome.wait) {
-    qp.wait = outcome.wait;
+  if (qp.wait != outcome.wait && !(is_unanswered(qp.wait) && is_unanswered(outcome.wait)))
     qp.wait_start_ns = now_ns;
-  }
+  qp.wait = outcome.wait;
   return now_ns - qp.wait_start_ns <= outcome.budget_ns;
 }
 
@@ -171,7 +179,7 @@ bool prepare_next(Qp& qp) {
   StepOutcome outcome =
       qp.faults == nullptr ? prepare(*qp.next, qp, request) : faults::prepare_request(*qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
-  if (outcome.step == Step::kWait) outcome.step = Step::kFail;
+  if (outcome.step == Step::kWait) outcome = {Step::kFail, outcome.status};
   qp.wait = Wait::kNone;
   qp.next->outcome = outcome;
   qp.is_next_prepared = true;
@@ -191,11 +199,31 @@ Stop fail_next(Qp& qp) {
   return Stop::kFailed;
 }
 
+namespace {
+
+// The peer has gone since the request was prepared. Prepares the request again, until its timeout is over.
+bool retry_lost(Qp& qp) {
+  const uint64_t now_ns = read_clock_ns();
+  if (qp.lost_since_ns == 0) qp.lost_since_ns = now_ns;
+  if (now_ns - qp.lost_since_ns > wait_for_timeout(qp).budget_ns) return false;
+  qp.wait = Wait::kPeerGone;
+  qp.wait_start_ns = qp.lost_since_ns;
+  return true;
+}
+
+}  // namespace
+
 Step run_alone(Qp& qp) {
   if (qp.next->outcome.step == Step::kDone)
     qp.next->outcome = execute(*qp.next);
-  else if (qp.faults != nullptr)
+  else if (qp.faults != nullptr && qp.next->outcome.wait != Wait::kPeerGone)
     faults::strike_far_end(qp, *qp.next->request);
+  const bool is_lost = qp.next->outcome.wait == Wait::kPeerGone;
+  if (is_lost && retry_lost(qp)) {
+    drop_next(qp);
+    return Step::kWait;
+  }
+  qp.lost_since_ns = 0;
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return conclude(qp, *qp.next);
@@ -219,7 +247,7 @@ DatagramChain::Begun launch_change(const Qp& qp, Operation& next) {
   using Begun = DatagramChain::Begun;
   if (!next.remote.has_gpu || next.local.has_gpu) return Begun::kNo;
   if (next.peer->dead.load(std::memory_order_acquire)) {
-    next.outcome = {Step::kFail, IBV_WC_RETRY_EXC_ERR};
+    next.outcome = lose_peer();
     return Begun::kNo;
   }
   const auto is_change = [](const auto& op) { return op->change != Change::kNone; };
@@ -346,7 +374,8 @@ Stop launch_all(Qp& qp, uint64_t end, Runner runner, bool is_workers) {
     if (begun == DatagramChain::Begun::kYes) continue;
     if (begun == DatagramChain::Begun::kLater) return Stop::kFlying;
     if (!qp.flying.empty()) return Stop::kFlying;
-    if (run_alone(qp) == Step::kFail) return Stop::kFailed;
+    const Step step = run_alone(qp);
+    if (step != Step::kDone) return step == Step::kFail ? Stop::kFailed : Stop::kWaiting;
   }
 }
 

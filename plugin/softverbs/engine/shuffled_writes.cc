@@ -68,7 +68,8 @@ Stop admit(Qp& qp, uint64_t end) {
       continue;
     }
     if (!qp.flying.empty()) return Stop::kFlying;
-    if (run_alone(qp) == Step::kFail) return Stop::kFailed;
+    const Step step = run_alone(qp);
+    if (step != Step::kDone) return step == Step::kFail ? Stop::kFailed : Stop::kWaiting;
   }
   return qp.flying.empty() ? Stop::kAtEnd : Stop::kFlying;
 }

@@ -40,6 +40,8 @@ void fail_oldest(Qp& qp, ibv_wc_status status, uint64_t delay_ns) {
 }
 
 void fail_late(Qp& qp) {
+  Outbound& out = get_outbound(qp);
+  if (out.link != nullptr) out.link->cancel(qp.index);
   const StepOutcome outcome = wait_for_timeout(qp);
   fail_oldest(qp, outcome.status, outcome.budget_ns);
 }

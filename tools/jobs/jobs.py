@@ -250,6 +250,7 @@ def run_once(name, folder, turn):
 
 def main():
     limit_s, repeats, folder, names = float(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]), sys.argv[4:]
+    print(f"backend {'nccl' if HAS_GPU else 'gloo'}", flush=True)
     if HAS_GPU:
         torch.cuda.set_device(DEVICE)
     for name in names or JOBS:

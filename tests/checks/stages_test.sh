@@ -55,13 +55,19 @@ expect_repeated 'a test that passes at the second try' 0 '8 passed, 0 failed, 0 
 expect_repeated 'a test that fails at both' 1 '7 passed, 1 failed, 0 skipped' false
 expect_repeated "a sanitizer's finding, not repeated" 1 '6 passed, 2 failed, 0 skipped' \
   "echo SUMMARY: ThreadSanitizer: data race && echo its stack && exit 66"
-shown=$(bash -uc ". tools/lib/stages.sh; . tools/lib/ctest.sh; export jobs=1 long= all=; cd $folder
-  run_stage a 60 bash -c 'test_preset made' >/dev/null; print_summary")
+summarise() {
+  bash -uc ". tools/lib/stages.sh; . tools/lib/ctest.sh; export jobs=1 long= all=; cd $folder
+    run_stage a 60 bash -c 'test_preset made' >/dev/null; print_summary"
+}
+shown=$(summarise)
 if ! grep -qx -- '--- failed: late (.*)' <<<"$shown" || ! grep -q '^SUMMARY: Thread' <<<"$shown"; then
   printf 'FAILED the summary shows what failed\n%s\n' "$shown"
   failures=$((failures + 1))
 fi
 cmake -S "$folder/source" -B "$folder/build/made" "-DLATE=true" >/dev/null
+touch "$folder/build/made/first"
+summarise | grep -q 'passed: 8 passed, 0 failed, 0 skipped; 1 passed only alone' ||
+  { echo 'FAILED the summary counts what passed only alone'; failures=$((failures + 1)); }
 expect 'a preset in parts' 0 '8 passed, 0 failed, 0 skipped' \
   ". tools/lib/ctest.sh; export jobs=1 long= all=; within_s=600; cd $folder; run_stage a 60 bash -c 'test_preset made'"
 expect 'parts that there is no time for' 0 '2 passed, 0 failed, 0 skipped' \

@@ -64,7 +64,7 @@ test_preset() {
   return $status
 }
 
-# Adds to its caller's passed, failed and skipped.
+# Adds to its caller's passed, failed, skipped and note.
 test_slice() { # PRESET SLICE SLICES
   local junit=$PWD/build/$1/junit.xml status=0 excluded='^vm$' counts again=0 left_out=()
   [ -n "$long" ] || excluded+='|^long$'
@@ -78,6 +78,7 @@ test_slice() { # PRESET SLICE SLICES
   if [ "${counts[1]}" -gt 0 ] && [ "${counts[1]}" -le $most_repeated ] && ! grep -Eq "$finding" "$junit"; then
     status=0
     repeat_alone "$1" "${counts[1]}" || { status=$? again=$(<"build/$1/failed_again"); junit=${junit%.xml}_alone.xml; }
+    [ "${counts[1]}" -le "$again" ] || note+="${note:+; }$((counts[1] - again)) passed only alone"
     counts=($((counts[0] + counts[1] - again)) "$again" "${counts[2]}")
   fi
   passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))

@@ -42,15 +42,35 @@ def test_sums_of_many_ranks_may_round_otherwise(run):
 
 
 def _start(out, *arguments):
-    done = subprocess.run([sys.executable, RUN, ".", out, "--settings", "socket,connected", "--limit", "100", *arguments],
-                          capture_output=True, text=True, timeout=250, check=False)
+    """Jobs without a GPU do not load the library."""
+    library = out / "build/lib/libnccl-net.so"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.touch()
+    return _run(out, out / "build", "--settings", "socket,connected", "--limit", "100", *arguments)
+
+
+def _run(out, build, *arguments):
+    done = subprocess.run([sys.executable, RUN, build, out, *arguments], capture_output=True, text=True, timeout=250, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+def test_a_wrong_build_folder_is_refused(tmp_path):
+    status, text = _run(tmp_path, tmp_path / "nothing", "objects")
+    assert status == 1 and "nothing/lib/libnccl-net.so does not exist" in text, text
+
+
+def test_ranks_that_crash_at_once_are_told(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    status, text = _run(tmp_path, tmp_path, "--settings", "socket")
+    assert status == 1 and "no job began" in text and "no torch here" in text, text
 
 
 def test_jobs_run_and_are_compared(tmp_path):
     status, text = _start(tmp_path, "--ranks", "3", "--repeat", "2", "groups", "point_to_point", "objects", "all_to_all_uneven")
     assert status == 0, text
     assert text.count("2 of 2, same") == 2 * 4, text  # as lines, and in the table
+    assert "the jobs ran over gloo" in text, text
 
 
 def test_a_job_that_fails_is_told(tmp_path):

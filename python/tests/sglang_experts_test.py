@@ -96,10 +96,12 @@ def test_signatures_are_those_of_sglang():
         assert name in (folder / "sglang/srt" / file).read_text(), name
 
 
-@pytest.mark.parametrize("chunk, ranks, tokens", [(8192, 4, 8192), (8192, 16, 4096), (2048, 4, 4096), (-1, 4, 16384), (None, 8, 8192)])
-def test_prefill_batches_fit(chunk, ranks, tokens):
+@pytest.mark.parametrize("chunk, sharing, ranks, tokens", [(8192, 1, 4, 8192), (8192, 4, 4, 4096), (16384, 2, 4, 8192), (8192, 1, 16, 4096), (-1, 4, 4, 16384),
+                                                           (None, 1, 8, 8192)])
+def test_prefill_batches_fit(chunk, sharing, ranks, tokens):
     with _sglang() as ours:
-        layer = types.SimpleNamespace(get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=chunk))
+        layer = types.SimpleNamespace(get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=chunk),
+                                      get_parallel=lambda: types.SimpleNamespace(attn_tp_size=sharing))
         assert ours._find_prefill_tokens(layer, ranks) == tokens
 
 
@@ -127,7 +129,7 @@ def _configure(group, size, kind, is_extend, has_gemm=True, has_two=True):
     importlib.import_module(f"{LAYERS}.dp_attention").get_is_extend_in_batch = lambda: is_extend
     gemm = importlib.import_module(f"{LAYERS}.deep_gemm_wrapper")
     gemm.ENABLE_JIT_DEEPGEMM, gemm.DEEPGEMM_BLACKWELL = has_gemm, False
-    add_module(LAYER, get_parallel=lambda: types.SimpleNamespace(tp_group=types.SimpleNamespace(world_size=size, cpu_group=group)),
+    add_module(LAYER, get_parallel=lambda: types.SimpleNamespace(tp_group=types.SimpleNamespace(world_size=size, cpu_group=group), attn_tp_size=1),
                get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=8192))
     tokens = types.SimpleNamespace(get=lambda: 16)
     importlib.import_module("sglang.srt.environ").envs = types.SimpleNamespace(SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=tokens)

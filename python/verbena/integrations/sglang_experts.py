@@ -61,9 +61,12 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
 
 
 def _find_prefill_tokens(layer: Any, ranks: int) -> int:
-    """Returns the size of the exchange for prefill batches. --chunked-prefill-size limits the batch of a rank; -1 means no limit."""
+    """Returns the size of the exchange for prefill batches. --chunked-prefill-size limits a batch; SGLang has already divided this number by
+    the data-parallel size. -1 means no limit. The ranks that share a batch's attention divide the tokens between them."""
     limit, chunk = find_max_tokens(ranks), int(layer.get_server_args().chunked_prefill_size or -1)
-    return min(limit, max(_MIN_PREFILL_TOKENS, chunk)) if chunk > 0 else limit
+    if chunk <= 0:
+        return limit
+    return min(limit, max(_MIN_PREFILL_TOKENS, -(-chunk // int(layer.get_parallel().attn_tp_size))))
 
 
 class _Stage(enum.Enum):

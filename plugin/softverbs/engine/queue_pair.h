@@ -83,7 +83,6 @@ struct Qp {
   bool has_used_gpu = false;
   Wait wait = Wait::kNone;
   uint64_t wait_start_ns = 0;
-  uint64_t lost_since_ns = 0;  // since when the peer has gone while its requests were executed; 0 if not
   // The change to the error state that a failed request began, if it has not ended.
   std::optional<ErrorTransition> transition;
 

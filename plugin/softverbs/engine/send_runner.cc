@@ -86,6 +86,7 @@ void complete_request(Qp& qp, const SendRequest& request, const StepOutcome& out
   // A queue pair that is reset forgets its requests: their failure is no error of the queue pair.
   if (outcome.step == Step::kFail && !qp.transition && get_state(*qp.shared) != IBV_QPS_RESET)
     qp.transition = begin_error(qp);
+  if (outcome.step == Step::kDone && qp.wait == Wait::kPeerGone) qp.wait = Wait::kNone;
   complete_send(qp, request, outcome.status);
   ++qp.send_queue.executed;
 }
@@ -180,7 +181,8 @@ bool prepare_next(Qp& qp) {
       qp.faults == nullptr ? prepare(*qp.next, qp, request) : faults::prepare_request(*qp.next, qp, request);
   if (outcome.step == Step::kWait && keep_waiting(qp, outcome)) return false;
   if (outcome.step == Step::kWait) outcome = {Step::kFail, outcome.status};
-  qp.wait = Wait::kNone;
+  // Whether the peer is still gone shows only when a request is carried out (complete_request).
+  if (qp.wait != Wait::kPeerGone) qp.wait = Wait::kNone;
   qp.next->outcome = outcome;
   qp.is_next_prepared = true;
   return true;
@@ -199,31 +201,17 @@ Stop fail_next(Qp& qp) {
   return Stop::kFailed;
 }
 
-namespace {
-
-// The peer has gone since the request was prepared. Prepares the request again, until its timeout is over.
-bool retry_lost(Qp& qp) {
-  const uint64_t now_ns = read_clock_ns();
-  if (qp.lost_since_ns == 0) qp.lost_since_ns = now_ns;
-  if (now_ns - qp.lost_since_ns > wait_for_timeout(qp).budget_ns) return false;
-  qp.wait = Wait::kPeerGone;
-  qp.wait_start_ns = qp.lost_since_ns;
-  return true;
-}
-
-}  // namespace
-
 Step run_alone(Qp& qp) {
   if (qp.next->outcome.step == Step::kDone)
     qp.next->outcome = execute(*qp.next);
   else if (qp.faults != nullptr && qp.next->outcome.wait != Wait::kPeerGone)
     faults::strike_far_end(qp, *qp.next->request);
+  // If the peer has gone since the request was prepared, the request is prepared again until its timeout.
   const bool is_lost = qp.next->outcome.wait == Wait::kPeerGone;
-  if (is_lost && retry_lost(qp)) {
+  if (is_lost && keep_waiting(qp, wait_for_timeout(qp))) {
     drop_next(qp);
     return Step::kWait;
   }
-  qp.lost_since_ns = 0;
   ++qp.send_queue.started;
   qp.is_next_prepared = false;
   return conclude(qp, *qp.next);

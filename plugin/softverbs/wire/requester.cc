@@ -142,11 +142,13 @@ void flush(Qp& qp) {
   out.answers_owed = 0;
 }
 
-// Reports the failed request, then moves the queue pair to the error state.
+// When it is due, reports the failed request, then moves the queue pair to the error state.
 void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   Outbound& out = get_outbound(qp);
   SendQueue& queue = qp.send_queue;
   if (qp.is_running) return;
+  const uint64_t now_ns = read_clock_ns();
+  if (now_ns < out.report_ns) return call_worker(qp, out.report_ns - now_ns);
   qp.is_running = out.is_reported = true;
   if (out.link != nullptr) out.link->cancel(qp.index);
   const uint32_t before = qp.shared->state.exchange(IBV_QPS_ERR);
@@ -160,12 +162,6 @@ void conclude_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
   lock.lock();
   qp.is_running = false;
   qp.idle.notify_all();
-}
-
-void report_failure(Qp& qp, std::unique_lock<std::mutex>& lock) {
-  const uint64_t now_ns = read_clock_ns(), due_ns = get_outbound(qp).report_ns;
-  if (now_ns < due_ns) return call_worker(qp, due_ns - now_ns);
-  conclude_failure(qp, lock);
 }
 
 // Executes requests that have no peer. May wait.
@@ -199,7 +195,7 @@ void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
   }
   const ibv_qp_state state = get_state(*qp.shared);
   if (state == IBV_QPS_RESET) return;
-  if (out.has_failed && !out.is_reported) report_failure(qp, lock);
+  if (out.has_failed && !out.is_reported) conclude_failure(qp, lock);
   if (runner == Runner::kWorker) run_local(qp, lock);
   if (get_state(*qp.shared) == IBV_QPS_ERR) {
     if (!qp.is_running) flush(qp);

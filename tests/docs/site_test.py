@@ -1,6 +1,6 @@
-"""The site that tools/site made: its links lead somewhere, its references have what users look for, and a browser shows it.
+"""Builds the site with tools/site: its links lead somewhere, its references have what users look for, and a browser shows it.
 
-usage: site_test.py FOLDER       the site's html; with Chromium, FOLDER/../start.png shows the start page
+usage: site_test.py [FOLDER]       as of tools/site; with Chromium, FOLDER/start.png shows the start page
 """
 import collections
 import functools
@@ -16,7 +16,9 @@ import threading
 import unittest
 import urllib.parse
 
-SITE = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/site/html").resolve()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ROOT / "build/site").resolve()
+SITE = FOLDER / "html"
 LINK = re.compile(r"""\s(?:href|src)=["']([^"']+)["']""")
 # Links to nowhere: scripts make theirs, and the head of a page of Doxygen 1.9 names parts that it then leaves out.
 LEFT_OUT = re.compile(r"""<script\b.*?</script>|<div class="summary">.*?</div>""", re.DOTALL)
@@ -116,11 +118,14 @@ class SiteTest(unittest.TestCase):
             shown = subprocess.run([*command, "--dump-dom", page], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                    timeout=120, check=True).stdout
             self.assertIn(text, html.unescape(shown), name)
-        picture = SITE.parent / "start.png"
+        picture = FOLDER / "start.png"
         subprocess.run([*command, f"--screenshot={picture}", f"http://127.0.0.1:{server.server_port}/index.html"],
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=True)
         self.assertGreater(picture.stat().st_size, 50_000, "an empty page")  # 230 kB with the plots
 
 
 if __name__ == "__main__":
+    status = subprocess.run([ROOT / "tools/site", FOLDER]).returncode
+    if status:
+        sys.exit(status)
     unittest.main()

@@ -207,7 +207,8 @@ class WireHostileTest : public ::testing::Test {
       far.qp_number = kHonestQp;
       honest.connect(far);
       tell(socket, Victim{hostile.qp->qp_num, honest.qp->qp_num, {memory.address(), memory.mr()->rkey}});
-      obey(socket);
+      far.qp_number = kHostileQp;
+      obey(socket, hostile, far);
       tell(socket, hostile.query_state() == IBV_QPS_ERR);
     });
     victim_ = hear<Victim>(child_->socket());
@@ -215,16 +216,21 @@ class WireHostileTest : public ::testing::Test {
     honest_ = softverbs::wire::has_key() ? welcome_with_key() : welcome();
     expect_honest_goes_on();
   }
-  // Orders that the victim executes: use up all file descriptors, release them, exit.
-  enum class Order : uint8_t { kExhaust, kRelease, kEnd };
-  static void obey(int socket) {
+  // Orders that the victim executes: use up all file descriptors, release them, reset the hostile caller's
+  // queue pair, connect it, exit.
+  enum class Order : uint8_t { kExhaust, kRelease, kReset, kConnect, kEnd };
+  static void obey(int socket, QueuePair& hostile, const Address& far) {
     std::vector<int> taken;
     for (Order order; (order = hear<Order>(socket)) != Order::kEnd;) {
       if (order == Order::kExhaust) {
         for (int fd; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.push_back(fd);
-      } else {
+      } else if (order == Order::kRelease) {
         for (const int fd : taken) close(fd);
         taken.clear();
+      } else if (order == Order::kReset) {
+        EXPECT_EQ(hostile.to_state(IBV_QPS_RESET), 0);
+      } else {
+        hostile.connect(far);
       }
       tell(socket, true);
     }
@@ -293,14 +299,22 @@ class WireHostileTest : public ::testing::Test {
     EXPECT_TRUE(caller->has_ended());
     expect_honest_goes_on();
   }
-  void expect_honest_goes_on() {
+  void expect_acknowledgement(Caller& caller, const Header& header) {
+    Header answer{};
+    caller.say_frame(header);
+    ASSERT_TRUE(caller.hear(answer));
+    EXPECT_EQ(answer.kind, Kind::kAcknowledge);
+    EXPECT_EQ(answer.sequence, header.sequence);
+  }
+  void expect_honest_goes_on() { expect_honest_goes_on(*honest_); }
+  void expect_honest_goes_on(Caller& honest) {
     Header header = make_write(512), answer{};
     header.session = 1;
     header.sequence = honest_writes_++;
     header.source_qp = kHonestQp;
     header.target_qp = victim_.honest_qp;
-    honest_->say_frame(header);
-    ASSERT_TRUE(honest_->hear(answer)) << "the honest caller is not served any more";
+    honest.say_frame(header);
+    ASSERT_TRUE(honest.hear(answer)) << "the honest caller is not served any more";
     EXPECT_EQ(answer.kind, Kind::kAcknowledge);
     EXPECT_EQ(answer.sequence, header.sequence);
   }

@@ -20,7 +20,8 @@
 // messages again, and the responder drops the rest of the old round. Other refusals end the queue pair. A
 // requester that will not send all of a message sends kAbandon in place of the missing chunk. The responder
 // then does not wait for the chunk, and drops the rest of the round. A later session of the same queue pair
-// number (after a reset, or in a new process) starts at sequence 0.
+// number (after a reset, or in a new process) starts at sequence 0. A reset of the responder ends a session
+// whose first request it has accepted: the responder refuses all frames of this session with kGone.
 #pragma once
 
 #include <infiniband/verbs.h>

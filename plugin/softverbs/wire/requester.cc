@@ -207,10 +207,12 @@ void run_requests(Qp& qp, Runner runner, std::unique_lock<std::mutex>& lock) {
 void forget_requests(Qp& qp) {
   Outbound& out = get_outbound(qp);
   if (out.link != nullptr) out.link->cancel(qp.index);
+  const uint64_t next_session = out.session + 1;  // although the clock may have been set back
   out = Outbound{};
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  out.session = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ull + static_cast<uint64_t>(now.tv_nsec);
+  out.session = std::max(
+      next_session, static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec));
 }
 
 Verdict begin_response(ProcessLink& link, const Header& header, std::shared_ptr<Transfer>& transfer) {

@@ -24,6 +24,28 @@ void refuse(Stream& stream, const Header& request, uint64_t sequence, Reason rea
   stream.control(refusal);
 }
 
+std::vector<ClientRound>::iterator find_client(std::vector<ClientRound>& clients, const ProcessLink& link,
+                                               const Header& header) {
+  return std::find_if(clients.begin(), clients.end(), [&](const ClientRound& client) {
+    return client.source_qp == header.source_qp && is_same(client.peer, link.peer());
+  });
+}
+
+void remember_client(std::vector<ClientRound>& clients, const ProcessLink& link, const Header& header) {
+  constexpr size_t kMost = 16;
+  const auto known = find_client(clients, link, header);
+  if (known != clients.end()) clients.erase(known);
+  if (clients.size() == kMost) clients.erase(clients.begin());
+  clients.push_back({link.peer(), header.source_qp, header.round, header.session});
+}
+
+// Returns whether the frame belongs to a session that a reset of this queue pair has ended. The requests that
+// were executed before the reset will not come again, so a later request must not wait for them.
+bool is_ended(Inbound& in, const ProcessLink& link, const Header& header) {
+  const auto known = find_client(in.begun, link, header);
+  return known != in.begun.end() && header.session <= known->session;
+}
+
 // Lets the held streams try again. Needs the inbound mutex.
 void release_held(Inbound& in) {
   for (HeldStream& held : in.held) {
@@ -135,6 +157,7 @@ Verdict begin_message(Qp& qp, Stream& stream, const Header& header) {
     if (is_sent) status = check_receive(*message, pd);
   }
   if (status != IBV_WC_SUCCESS) return refuse_for_good(qp, stream, header, *message, status);
+  if (in.expected == 0) remember_client(in.begun, stream.link(), header);
   in.current = std::move(message);
   return Verdict::kPlace;
 }
@@ -168,32 +191,21 @@ bool continues(const InboundMessage& message, const Header& header) {
          first.key == header.key && first.round == header.round && has_payload(header.code);
 }
 
-bool is_same_caller(const EarlyRound& early, const ProcessLink& link, const Header& header) {
-  return early.source_qp == header.source_qp && is_same(early.peer, link.peer());
-}
-
 // The queue pair does not know its peer yet, so the client has to try again later.
 Verdict refuse_early(Inbound& in, const ProcessLink& link, Stream& stream, const Header& header) {
-  constexpr size_t kMost = 16;
-  const auto known = std::find_if(in.early.begin(), in.early.end(), [&](const EarlyRound& early) {
-    return is_same_caller(early, link, header);
-  });
-  if (known != in.early.end()) {
-    if (known->session == header.session && header.round < known->round) return Verdict::kDrop;
-    in.early.erase(known);
-  }
-  if (in.early.size() == kMost) in.early.erase(in.early.begin());
-  in.early.push_back({link.peer(), header.source_qp, header.round + 1, header.session});
+  const auto known = find_client(in.early, link, header);
+  const bool is_refused =
+      known != in.early.end() && known->session == header.session && header.round <= known->round;
+  if (is_refused) return Verdict::kDrop;
+  remember_client(in.early, link, header);
   refuse(stream, header, 0, kPeerNotReady);
   return Verdict::kDrop;
 }
 
 void enter_session(Inbound& in, const ProcessLink& link, const Header& header) {
   in.session = header.session;
-  in.round = 0;
-  for (const EarlyRound& early : in.early) {
-    if (early.session == header.session && is_same_caller(early, link, header)) in.round = early.round;
-  }
+  const auto early = find_client(in.early, link, header);
+  in.round = early != in.early.end() && early->session == header.session ? early->round + 1 : 0;
   in.expected = 0;
   in.is_lost = false;
   in.current.reset();
@@ -232,15 +244,18 @@ Verdict begin_request(ProcessLink& link, Stream& stream, const Header& header,
   Inbound& in = get_inbound(*qp);
   const std::lock_guard lock(in.mutex);
   const ibv_qp_state state = get_state(*qp->shared);
-  if (state == IBV_QPS_RESET || state == IBV_QPS_INIT) return refuse_early(in, link, stream, header);
+  const bool is_early = state == IBV_QPS_RESET || state == IBV_QPS_INIT;
+  const bool is_strange = !is_early && (!is_from_peer(*qp, link, header) || header.session < in.session);
+  const bool is_new = is_early || header.session > in.session;
   // A frame that is not from the peer, or from an earlier session, changes nothing here. Its sender gets a
   // refusal.
-  if (state == IBV_QPS_ERR || !is_from_peer(*qp, link, header) || header.session < in.session) {
+  if (state == IBV_QPS_ERR || is_strange || (is_new && is_ended(in, link, header))) {
     if (header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
     return Verdict::kDrop;
   }
+  if (is_early) return refuse_early(in, link, stream, header);
   link.set_known();
-  if (header.session > in.session) enter_session(in, link, header);
+  if (is_new) enter_session(in, link, header);
   if (header.round < in.round) return Verdict::kDrop;
   const Verdict verdict = take_in_order(*qp, link, stream, header);
   if (verdict == Verdict::kPlace) transfer = in.current;
@@ -313,7 +328,6 @@ void forget_inbound(Qp& qp, bool is_reset) {
   in.session = in.expected = 0;
   in.round = 0;
   in.is_lost = false;
-  in.early.clear();
 }
 
 }  // namespace verbena::softverbs::wire

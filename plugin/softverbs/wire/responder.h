@@ -22,12 +22,11 @@ struct HeldStream {
   uint64_t since_ns;
 };
 
-// A round that was refused before the queue pair knew its peer. If the sender turns out to be the peer, the
-// rest of this round is dropped.
-struct EarlyRound {
+// The round of a session with which a client came.
+struct ClientRound {
   ibv_gid peer;
   uint32_t source_qp;
-  uint32_t round;  // the round that may come next
+  uint32_t round;
   uint64_t session;
 };
 
@@ -40,7 +39,9 @@ struct Inbound {
   std::shared_ptr<InboundMessage> current;  // the next message, once a part of it has arrived
   std::vector<HeldStream> held;             // streams whose next chunk belongs to a later message
   bool is_lost = false;                     // the expected message never came
-  std::vector<EarlyRound> early;            // a few of them, the latest last
+  // Lists of a few clients each, the latest last. A reset keeps them, because frames may still arrive.
+  std::vector<ClientRound> early;  // refused because the queue pair did not know its peer yet
+  std::vector<ClientRound> begun;  // the sessions whose first request was accepted
 };
 
 // Called by a loop, with the turn.

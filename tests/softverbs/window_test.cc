@@ -60,6 +60,30 @@ TEST_F(WindowTest, FirstTypeOpensItsPartOnly) {
   EXPECT_EQ(write(window->rkey, 1023, 8), IBV_WC_REM_ACCESS_ERR);
 }
 
+// Local requests have no peer, and the peer counts requests without them.
+TEST_F(WindowTest, RequestsGoOnAfterLocalOnes) {
+  allocate(IBV_MW_TYPE_2);
+  Buffer target(node, 4096);
+  const auto put_and_get = [&](size_t offset) {
+    Send put(IBV_WR_RDMA_WRITE, 4), get(IBV_WR_RDMA_READ, 5);
+    put.from(source, offset, 512).to(target.remote(offset));
+    get.from(target, offset + 512, 512).to(source.remote(offset + 512));
+    EXPECT_EQ(put.run(far), IBV_WC_SUCCESS);
+    EXPECT_EQ(get.run(far), IBV_WC_SUCCESS);
+  };
+  Send invalidate(IBV_WR_LOCAL_INV, 6), send(IBV_WR_SEND, 7);
+  ASSERT_EQ(bind_second_type(make_info(0, 1024)).status, IBV_WC_SUCCESS);
+  put_and_get(0);
+  invalidate.request.invalidate_rkey = window->rkey;
+  ASSERT_EQ(invalidate.run(far), IBV_WC_SUCCESS);
+  put_and_get(1024);
+  EXPECT_EQ(memcmp(target.data(), source.data(), 2048), 0);
+  // The peer has no receive yet, and asks for the request again.
+  ASSERT_EQ(send.from(source, 0, 64).post(far), 0);
+  ASSERT_EQ(near.post_receive(8, target, 2048, 64), 0);
+  for (const ibv_wc& wc : node.wait_completions(2)) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+}
+
 TEST_F(WindowTest, BindingWithoutLengthEndsTheKey) {
   allocate(IBV_MW_TYPE_1);
   ASSERT_EQ(bind_first_type(make_info(0, 4096)), IBV_WC_SUCCESS);

@@ -43,7 +43,7 @@ Header make_header(const Qp& qp, const SendRequest& request) {
   header.source_qp = qp.base.qp_num;
   header.target_qp = qp.attributes.dest_qp_num;
   header.session = qp.wire->outbound.session;
-  header.sequence = request.number;
+  header.sequence = request.number - qp.wire->outbound.locals;
   header.round = qp.wire->outbound.round;
   header.immediate = request.immediate;
   header.bytes = static_cast<uint32_t>(request.length);

@@ -84,6 +84,12 @@ Qp* find_requester(const ProcessLink& link, const Header& header, std::unique_lo
   return is_about_it ? qp : nullptr;
 }
 
+// Returns the number of the request that the frame answers. A local request waits for all earlier ones, so a
+// delayed answer to one of these also yields the number of an executed request.
+uint64_t get_number(const Outbound& out, const Header& header) {
+  return header.sequence + out.locals;
+}
+
 Flying* find_flying(Outbound& out, uint64_t number) {
   if (out.flying.empty() || number < out.flying.front().number) return nullptr;
   const uint64_t index = number - out.flying.front().number;
@@ -108,11 +114,11 @@ void wait_and_retry(Qp& qp, const Header& header) {
       header.code == kReceiverNotReady ? wait_for_receive(qp, header.immediate) : wait_for_peer(qp);
   Outbound& out = get_outbound(qp);
   if (outcome.step == Step::kFail || !keep_waiting(qp, outcome)) {
-    out.refused = header.sequence;
+    out.refused = get_number(out, header);
     out.failure = outcome.status;
     return conclude(qp);
   }
-  rewind(qp, header.sequence);
+  rewind(qp, get_number(out, header));
   out.is_waiting = true;
   call_worker(qp, std::clamp((read_clock_ns() - qp.wait_start_ns) / 2, kFirstRetryNs, kLastRetryNs));
 }
@@ -182,6 +188,7 @@ void run_local(Qp& qp, std::unique_lock<std::mutex>& lock) {
     if (outcome.step != Step::kDone) return fail_oldest(qp, outcome.status);
     complete_send(qp, *op.request, IBV_WC_SUCCESS);
     queue.started = ++queue.executed;
+    ++out.locals;
   }
 }
 
@@ -219,7 +226,7 @@ Verdict begin_response(ProcessLink& link, const Header& header, std::shared_ptr<
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return Verdict::kDrop;
-  Flying* flying = find_flying(get_outbound(*qp), header.sequence);
+  Flying* flying = find_flying(get_outbound(*qp), get_number(get_outbound(*qp), header));
   if (flying == nullptr || flying->response == nullptr) return Verdict::kDrop;
   if (flying->is_answered || flying->response->bytes != header.bytes) return Verdict::kBreak;
   transfer = flying->response;
@@ -230,7 +237,7 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(stream.link(), header, lock);
   if (qp == nullptr) return;
-  Flying* flying = find_flying(get_outbound(*qp), header.sequence);
+  Flying* flying = find_flying(get_outbound(*qp), get_number(get_outbound(*qp), header));
   if (flying == nullptr || flying->response != transfer) return;
   if (header.length > transfer->bytes - transfer->received) {
     lock.unlock();
@@ -247,9 +254,11 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
 void take_acknowledgement(ProcessLink& link, const Header& header) {
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(link, header, lock);
-  if (qp == nullptr || header.sequence >= qp->send_queue.started) return;
+  if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
-  out.acknowledged = std::max(out.acknowledged, header.sequence + 1);
+  const uint64_t number = get_number(out, header);
+  if (number >= qp->send_queue.started) return;
+  out.acknowledged = std::max(out.acknowledged, number + 1);
   conclude(*qp);
   start_all(*qp);
 }
@@ -259,16 +268,17 @@ void take_refusal(ProcessLink& link, const Header& header) {
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
-  if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
+  const uint64_t number = get_number(out, header);
+  if (out.round != header.round || number >= std::min(out.refused, qp->send_queue.started)) return;
   // A completed request is never sent again: if the peer asks for it, the peer has lost data that it had
   // acknowledged.
-  const bool is_over = header.sequence < qp->send_queue.executed;
+  const bool is_over = number < qp->send_queue.executed;
   if (header.code == kGone || is_over) return fail_late(*qp);
-  out.acknowledged = std::max(out.acknowledged, header.sequence);
+  out.acknowledged = std::max(out.acknowledged, number);
   conclude(*qp);
   if (out.has_failed) return;
   if (header.code == kReceiverNotReady || header.code == kPeerNotReady) return wait_and_retry(*qp, header);
-  out.refused = header.sequence;
+  out.refused = number;
   out.failure = explain(header.code);
   conclude(*qp);
 }
@@ -280,8 +290,9 @@ void fail_request(ProcessLink& link, const Header& request, ibv_wc_status status
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return;
   Outbound& out = get_outbound(*qp);
-  if (out.round != header.round || header.sequence >= std::min(out.refused, qp->send_queue.started)) return;
-  out.refused = header.sequence;
+  const uint64_t number = get_number(out, header);
+  if (out.round != header.round || number >= std::min(out.refused, qp->send_queue.started)) return;
+  out.refused = number;
   out.failure = status;
   conclude(*qp);
 }

@@ -23,6 +23,7 @@ struct Outbound {
   uint64_t session = 0;
   uint32_t round = 0;
   uint64_t acknowledged = 0;  // all requests before this one
+  uint64_t locals = 0;        // requests without a peer, all executed: sequences do not count them
   uint32_t answers_owed = 0;
   std::deque<Flying> flying;
   uint64_t since_ns = 0;    // since when this request has been the oldest

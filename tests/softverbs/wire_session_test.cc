@@ -1,6 +1,6 @@
 #include "wire_caller.h"
 
-// Requests of a former session, which arrive after their target was reset and has returned. Callers stand
+// Requests of a former session, which arrive after their target was destroyed or reset. Callers stand
 // for the streams of the peer.
 namespace verbena::softverbs_test {
 namespace {
@@ -77,6 +77,14 @@ TEST_F(WireSessionTest, OlderSessionsAreRefusedToo) {
   expect_refusal(*stream, oldest, kGone);
   expect_refusal(*stream, follow(oldest), kGone);
   expect_acknowledgement(*stream, make_write());
+}
+
+// Its first chunk may have gone to a queue pair that has been destroyed since, and no other refusal follows.
+TEST_F(WireSessionTest, TheRestOfAMessageToNoQueuePairIsRefused) {
+  Header chunk = make_write(8192);
+  chunk.target_qp += 77;
+  chunk.length = chunk.offset = 4096;
+  expect_refusal(*welcome(), chunk, kGone);
 }
 
 // The peer sends a refused round no further, but its frames may still be on their way.

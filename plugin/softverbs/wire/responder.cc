@@ -237,7 +237,7 @@ Verdict begin_request(ProcessLink& link, Stream& stream, const Header& header,
                       std::shared_ptr<Transfer>& transfer) {
   Qp* qp = get_wire()->find_qp(header.target_qp);
   if (qp == nullptr || qp->base.qp_type != IBV_QPT_RC) {
-    if (header.offset == 0 && header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
+    if (header.kind == Kind::kRequest) refuse(stream, header, header.sequence, kGone);
     return Verdict::kDrop;
   }
   if (!link.is_known()) link.note_call();

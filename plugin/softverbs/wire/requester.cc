@@ -90,7 +90,8 @@ uint64_t get_number(const Outbound& out, const Header& header) {
   return header.sequence + out.locals;
 }
 
-Flying* find_flying(Outbound& out, uint64_t number) {
+Flying* find_flying(Outbound& out, const Header& header) {
+  const uint64_t number = get_number(out, header);
   if (out.flying.empty() || number < out.flying.front().number) return nullptr;
   const uint64_t index = number - out.flying.front().number;
   return index < out.flying.size() ? &out.flying[index] : nullptr;
@@ -113,12 +114,13 @@ void wait_and_retry(Qp& qp, const Header& header) {
   const StepOutcome outcome =
       header.code == kReceiverNotReady ? wait_for_receive(qp, header.immediate) : wait_for_peer(qp);
   Outbound& out = get_outbound(qp);
+  const uint64_t number = get_number(out, header);
   if (outcome.step == Step::kFail || !keep_waiting(qp, outcome)) {
-    out.refused = get_number(out, header);
+    out.refused = number;
     out.failure = outcome.status;
     return conclude(qp);
   }
-  rewind(qp, get_number(out, header));
+  rewind(qp, number);
   out.is_waiting = true;
   call_worker(qp, std::clamp((read_clock_ns() - qp.wait_start_ns) / 2, kFirstRetryNs, kLastRetryNs));
 }
@@ -226,7 +228,7 @@ Verdict begin_response(ProcessLink& link, const Header& header, std::shared_ptr<
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(link, header, lock);
   if (qp == nullptr) return Verdict::kDrop;
-  Flying* flying = find_flying(get_outbound(*qp), get_number(get_outbound(*qp), header));
+  Flying* flying = find_flying(get_outbound(*qp), header);
   if (flying == nullptr || flying->response == nullptr) return Verdict::kDrop;
   if (flying->is_answered || flying->response->bytes != header.bytes) return Verdict::kBreak;
   transfer = flying->response;
@@ -237,7 +239,7 @@ void end_response(Stream& stream, const Header& header, const std::shared_ptr<Tr
   std::unique_lock<std::mutex> lock;
   Qp* qp = find_requester(stream.link(), header, lock);
   if (qp == nullptr) return;
-  Flying* flying = find_flying(get_outbound(*qp), get_number(get_outbound(*qp), header));
+  Flying* flying = find_flying(get_outbound(*qp), header);
   if (flying == nullptr || flying->response != transfer) return;
   if (header.length > transfer->bytes - transfer->received) {
     lock.unlock();

@@ -308,15 +308,13 @@ class WireHostileTest : public ::testing::Test {
   }
   void expect_honest_goes_on() { expect_honest_goes_on(*honest_); }
   void expect_honest_goes_on(Caller& honest) {
-    Header header = make_write(512), answer{};
+    SCOPED_TRACE("the honest caller must be served");
+    Header header = make_write(512);
     header.session = 1;
     header.sequence = honest_writes_++;
     header.source_qp = kHonestQp;
     header.target_qp = victim_.honest_qp;
-    honest.say_frame(header);
-    ASSERT_TRUE(honest.hear(answer)) << "the honest caller is not served any more";
-    EXPECT_EQ(answer.kind, Kind::kAcknowledge);
-    EXPECT_EQ(answer.sequence, header.sequence);
+    expect_acknowledgement(honest, header);
   }
   void expect_refusal(Caller& caller, const Header& header, Reason reason) {
     Header answer{};

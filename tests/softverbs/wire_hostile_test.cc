@@ -102,9 +102,7 @@ TEST_F(WireHostileTest, SequencesOutOfOrder) {
   EXPECT_FALSE(ahead->hear(answer, 300)) << "held: messages 0 to 4 come first";
   const auto behind = welcome();
   header = make_write();
-  behind->say_frame(header);
-  ASSERT_TRUE(behind->hear(answer));
-  EXPECT_EQ(answer.kind, Kind::kAcknowledge);
+  expect_acknowledgement(*behind, header);
   behind->say_frame(header);
   EXPECT_TRUE(behind->has_ended()) << "message 0 once more";
 }

@@ -37,10 +37,7 @@ class WireKeyTest : public WireHostileTest {
 
 TEST_F(WireKeyTest, WhoHasTheKeyIsHeard) {
   const auto caller = welcome_with_key();
-  Header answer{};
-  caller->say_frame(make_write());
-  ASSERT_TRUE(caller->hear(answer));
-  EXPECT_EQ(answer.kind, Kind::kAcknowledge);
+  expect_acknowledgement(*caller, make_write());
 }
 
 TEST_F(WireKeyTest, WhoHasNoneIsRefused) {

@@ -336,18 +336,26 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
   }
 }
 
+// Sets the failure words of this rank, which refuses a call, and, if `tells_peers` is true, those of its peers.
+VERBENA_DEVICE_FAR void refuse(const Launch& launch, bool tells_peers) {
+  const auto refuse_in = [&](const SymmContext& context) {
+    const detail::Awaited call{SymmWait::kCall, 0, static_cast<uint32_t>(context.team_rank)};
+    if (tells_peers) {
+      detail::fail_team(context, call);
+    } else {
+      (void)detail::fail_rank(context, call);
+    }
+  };
+  refuse_in(launch.workspace.context);
+  if (launch.hosts > 1) refuse_in(launch.host->context);
+}
+
 // Reports a failed call to the host. Also reports invalid arguments to the peers, which would otherwise wait
 // for this rank until they time out.
 VERBENA_DEVICE_FAR void report(const Launch& launch, SymmStatus status) {
   if (thread_index() != 0) return;
   store_relaxed<Scope::kSystem>(launch.status, static_cast<int64_t>(status));
-  if (status != SymmStatus::kInvalid) return;
-  const SymmContext& context = launch.workspace.context;
-  const detail::Awaited refused{SymmWait::kCall, 0, static_cast<uint32_t>(context.team_rank)};
-  detail::fail_team(context, refused);
-  if (launch.hosts > 1)
-    detail::fail_team(launch.host->context,
-                      {SymmWait::kCall, 0, static_cast<uint32_t>(launch.host->context.team_rank)});
+  if (status == SymmStatus::kInvalid) refuse(launch, true);
 }
 
 // Runs a kernel's body. `body` returns a SymmStatus and must call start_of() before it accesses memory that
@@ -390,8 +398,7 @@ VERBENA_DEVICE void run_compare(const CompareLaunch& launch) {
       launch,
       [&] {
         start_of(launch)();
-        // If the exchange failed, there is nothing to compare. A peer that has already compared the records
-        // may have set the team's failure word.
+        // If the exchange failed, there is nothing to compare.
         if (sync_block_any(load_relaxed<Scope::kSystem>(launch.status) != 0)) return SymmStatus::kTimedOut;
         const auto* const own = reinterpret_cast<const uint64_t*>(launch.own);
         const auto* const all = reinterpret_cast<const uint64_t*>(launch.all);
@@ -400,7 +407,12 @@ VERBENA_DEVICE void run_compare(const CompareLaunch& launch) {
         for (uint32_t i = thread_index(); i < ranks * kRecordWords; i += threads_per_block())
           is_other = is_other || all[i] != own[i % kRecordWords];
         if (!sync_block_any(is_other)) return SymmStatus::kDone;
-        if (thread_index() == 0) *launch.refused = *launch.own;
+        if (thread_index() == 0) {
+          *launch.refused = *launch.own;
+          // Every rank finds the difference itself. The failure word of a peer must not be set, because the
+          // peer may still wait for records.
+          refuse(launch, false);
+        }
         return SymmStatus::kInvalid;
       },
       [] {});

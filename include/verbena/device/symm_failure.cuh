@@ -35,15 +35,21 @@ VERBENA_DEVICE bool has_failed(const SymmContext& context) {
   return has_failed(context.failure);
 }
 
-// Sets the failure word of all members. Each thread whose wait timed out makes the call; the value of the
-// first thread remains. The call notifies members that only the network reaches at best effort, and does not
-// wait. If a notification is lost, the member's own waits time out.
+// Sets the failure word of this rank only. Returns false if the word was already set or does not exist.
+VERBENA_DEVICE bool fail_rank(const SymmContext& context, const Awaited& awaited) {
+  return context.failure != nullptr && compare_exchange<Order::kRelaxed, Scope::kSystem>(
+                                           context.failure, 0, pack_failure(context, awaited)) == 0;
+}
+
+// Sets the failure word of all members, unless the word of this rank is already set. Each thread whose wait
+// timed out makes the call; the value of the first thread remains. The call notifies members that only the
+// network reaches at best effort, and does not wait. If a notification is lost, the member's own waits time
+// out.
 template <typename Context>
 VERBENA_DEVICE_FAR void fail_team(const Context& context, const Awaited& awaited) {
+  if (!fail_rank(context, awaited)) return;
   uint64_t* const word = context.failure;
-  if (word == nullptr) return;
   const uint64_t bits = pack_failure(context, awaited);
-  if (compare_exchange<Order::kRelaxed, Scope::kSystem>(word, 0, bits) != 0) return;
   for (int32_t peer = 0; peer < context.team_size; ++peer) {
     const int64_t delta_bytes = get_delta(context, peer);
     if (peer == context.team_rank) continue;

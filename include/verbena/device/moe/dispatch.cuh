@@ -84,7 +84,9 @@ class MoeDispatchKernel : MoeRows<Rows> {
   static constexpr bool kSpansHosts = Far::kSpansHosts;
   static constexpr bool kInTurn = kFlow == MoeFlow::kInTurn, kInWindows = kFlow == MoeFlow::kInWindows;
   static_assert(!kInWindows || (!kIsGrouped && !kSpansHosts));
-  static constexpr uint32_t kIdsAtOnce = 8;  // ids of a token that a thread loads at a time
+  static constexpr uint32_t kIdsAtOnce = 8;      // ids of a token that a thread loads at a time
+  static constexpr uint32_t kEntriesAtOnce = 4;  // entries of a header that a thread loads at a time
+  static constexpr uint32_t kWordsOfVector = sizeof(Vector16) / 4;
 
   VERBENA_DEVICE bool is_in(uint32_t phases) const { return (call_.phases & phases) != 0; }
   // has_ids() returns true if this kernel receives ids and weights. has_rows() returns true if this kernel
@@ -193,13 +195,24 @@ class MoeDispatchKernel : MoeRows<Rows> {
       const char* const header = find_header(rank);
       uint32_t before = 0;
       MoeEntry entry{};
-      for (uint32_t first = 0; first < words; first += kWarpLanes) {
-        const uint32_t word = first + lane();
-        entry.bits = 0;
-        const bool has_come = word >= words || !shape_.is_living(rank) ||
-                              area_.receive_entry(header + word * kMoeEntryBytes, rank, entry);
-        if (ballot(kFullWarp, !has_come) != 0) return blame_for_header(rank);
-        before = masks_.set_words(rank, words, first, entry.bits, before);
+      for (uint32_t base = 0; base < words; base += kEntriesAtOnce * kWarpLanes) {
+        uint64_t loaded[kEntriesAtOnce] = {};
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
+          const uint32_t word = base + i * kWarpLanes + lane();
+          if (word < words) loaded[i] = MoeArea::poll_entry(header + word * kMoeEntryBytes);
+        }
+        VERBENA_UNROLL
+        for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
+          const uint32_t first = base + i * kWarpLanes, word = first + lane();
+          if (first >= words) break;
+          entry.bits = 0;
+          const bool has_come =
+              word >= words || !shape_.is_living(rank) ||
+              area_.receive_entry(header + word * kMoeEntryBytes, rank, entry, loaded[i]);
+          if (ballot(kFullWarp, !has_come) != 0) return blame_for_header(rank);
+          before = masks_.set_words(rank, words, first, entry.bits, before);
+        }
       }
       if (lane() != 0) continue;
       masks_.counts[rank] = before;
@@ -690,13 +703,15 @@ class MoeDispatchKernel : MoeRows<Rows> {
 
   // The following functions write those parts of the handle that do not come from received rows. The work is
   // divided among the threads of the grid, beginning with the last thread, because the first threads also
-  // handle rows.
+  // handle rows. A few indices are spread over all blocks. Otherwise adjacent lanes have adjacent indices, so
+  // that their stores go to the same lines.
   template <typename Write>
   VERBENA_DEVICE void for_each(uint32_t count, const Write& write) const {
-    const uint32_t threads = blocks_per_grid() * threads_per_block();
-    for (uint32_t i = threads - 1 - (thread_index() * blocks_per_grid() + block_index()); i < count;
-         i += threads)
-      write(i);
+    const uint32_t blocks = blocks_per_grid(), threads = blocks * threads_per_block();
+    const uint32_t block = block_index(), thread = thread_index();
+    const uint32_t number = count <= blocks ? thread * blocks + block
+                                            : (thread / kWarpLanes * blocks + block) * kWarpLanes + lane();
+    for (uint32_t i = threads - 1 - number; i < count; i += threads) write(i);
   }
   // @param first  the first token whose ids and weights are written
   VERBENA_DEVICE void write_own(uint32_t first) const {
@@ -748,7 +763,14 @@ class MoeDispatchKernel : MoeRows<Rows> {
       }
       if (number < count) return;
       store_moe<int32_t>(call_.handle + layout_.sources, row, -1);
-      for (uint32_t k = 0; k < shape_.top_k; ++k) store_pair(call_.handle, row, k, {-1, 0});
+      // The vectors make a dispatch of a few tokens faster if the exchange is for many.
+      const uint64_t first = uint64_t{row} * shape_.top_k;
+      const bool are_vectors = shape_.top_k % kWordsOfVector == 0;
+      for (uint32_t k = 0; are_vectors && k < shape_.top_k; k += kWordsOfVector) {
+        store_moe<Vector16>(call_.handle + layout_.ids, (first + k) / kWordsOfVector, {~0U, ~0U, ~0U, ~0U});
+        store_moe<Vector16>(call_.handle + layout_.weights, (first + k) / kWordsOfVector, {});
+      }
+      for (uint32_t k = 0; !are_vectors && k < shape_.top_k; ++k) store_pair(call_.handle, row, k, {-1, 0});
     });
   }
 

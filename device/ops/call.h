@@ -79,6 +79,7 @@ constexpr Family family_of(Algorithm algorithm) {
 struct Grid {
   uint32_t blocks, threads;
   uint32_t cluster = 1;  // blocks per cluster
+  uint32_t rows = 1;     // rows of a fused norm that a block handles at a time
 };
 
 // The last four kinds use NormLaunch::norm. kNorm normalises local rows. kAllReduceNorm sums rows over all
@@ -178,6 +179,7 @@ struct CallLaunch : Launch {
 };
 struct NormLaunch : CallLaunch {
   Norm norm;
+  uint32_t rows_at_once = 1;  // Grid::rows
 };
 struct FinalizeLaunch : NormLaunch {
   Finalize finalize;
@@ -191,7 +193,9 @@ struct GroupLaunch : Launch {
 // records. Addresses, strides and streams may differ and are not part of the record.
 struct CallRecord {
   uint32_t kind, algorithm, type, reduction;
-  uint32_t blocks, threads, cluster, chunk_bytes;
+  uint32_t blocks, threads;
+  uint16_t cluster, rows_at_once;
+  uint32_t chunk_bytes;
   uint64_t length_bytes, unit_bytes;
   uint64_t rows, hidden;
   uint32_t lengths, quantisation, outputs;

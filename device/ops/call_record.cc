@@ -30,7 +30,8 @@ CallRecord make_record(const Call& call, Algorithm algorithm, const Grid& grid, 
   record.reduction = call.reduction;
   record.blocks = grid.blocks;
   record.threads = grid.threads;
-  record.cluster = grid.cluster;
+  record.cluster = static_cast<uint16_t>(grid.cluster);
+  record.rows_at_once = static_cast<uint16_t>(grid.rows);
   record.chunk_bytes = chunk_bytes;
   record.length_bytes = call.length_bytes;
   record.unit_bytes = call.unit_bytes;

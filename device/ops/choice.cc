@@ -37,6 +37,8 @@ constexpr uint64_t kMaxFusedRowsOfBlock = 4;          // h200x4-norm, h200x2-nor
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;          // h200x4-norm
 constexpr uint64_t kMinFusedRowBytesOfTwo = 2 * kKi;  // 2026-11-30-h200x2-norm
 constexpr uint64_t kMaxPairedRowsOfBlock = 4;         // 2026-11-30-h200x2-norm-warps
+// A block of a fused norm handles several rows at a time if these have fewer warps than this.
+constexpr uint64_t kMinRowsWarps = 14;  // 2026-12-01-h200-norm-rows
 // If a tensor is longer than this and is sent in chunks, the kernel has twice as many blocks with half as
 // many threads.
 constexpr uint64_t kMaxOneChunkBlock = 2 * kMi;  // h200x4-collectives
@@ -67,6 +69,26 @@ constexpr uint64_t divide_up(uint64_t number, uint64_t by) {
 // Returns whether a kernel can have the number of threads of a measurement.
 bool has_whole_warps(const tuner::OpsMeasurement& one) {
   return one.threads % 32 == 0 && one.threads <= kMaxThreads;
+}
+// The rows that a block of a fused norm handles at a time. Each row has `row_warps` warps, which keep `kept`
+// vectors per thread.
+struct RowsOfBlock {
+  uint64_t rows, row_warps, kept;
+};
+// A block should have so many warps that it has enough elements in flight. If too few rows fit into a block,
+// each thread keeps two vectors, and more rows fit.
+// @param warps  number of warps of a row if each thread keeps one vector
+// @param most  max number of rows at a time
+// @param slot_bytes  max number of bytes that a block sends at a time
+RowsOfBlock fill_block(uint64_t warps, uint64_t most, uint64_t slot_bytes) {
+  const uint64_t kept_of_one = divide_up(warps, kMaxBlockWarps);
+  RowsOfBlock best{1, divide_up(warps, kept_of_one), kept_of_one};
+  for (uint64_t kept = 1; kept <= kMaxKept && best.rows * warps < kMinRowsWarps; ++kept) {
+    const uint64_t row_warps = divide_up(warps, kept), row_bytes = kept * row_warps * kWarpBytes;
+    const uint64_t rows = std::min({most, kMaxBlockWarps / row_warps, slot_bytes / row_bytes});
+    if (rows > best.rows) best = {rows, row_warps, kept};
+  }
+  return best;
 }
 // Rounds a number of threads up to whole warps, but to at most kMaxThreads.
 constexpr uint32_t round_threads(uint64_t threads) {
@@ -332,13 +354,14 @@ std::optional<Grid> Chooser::spread_rows(Algorithm algorithm, uint64_t rows, uin
             (cluster == 1 && are_pairs) || warps > cluster * kMaxKept * kMaxBlockWarps))
       cluster *= 2;
   }
-  const uint64_t of_block = divide_up(warps, cluster), kept = divide_up(of_block, kMaxBlockWarps);
-  const uint64_t threads = 32 * divide_up(of_block, kept);
-  if (kept > kMaxKept || kept * threads * kVectorBytes > find_data_bytes(platform_.packet_slot_bytes))
-    return std::nullopt;
-  const uint64_t clusters = std::min<uint64_t>(rows, platform_.blocks / cluster);
+  const uint64_t slot_bytes = find_data_bytes(platform_.packet_slot_bytes);
+  const uint64_t most = cluster == 1 && platform_.ranks == 2 ? rows / platform_.blocks : 1;
+  const RowsOfBlock block = fill_block(divide_up(warps, cluster), most, slot_bytes);
+  const uint64_t threads = 32 * block.rows * block.row_warps;
+  if (block.kept > kMaxKept || block.kept * threads * kVectorBytes > slot_bytes) return std::nullopt;
+  const uint64_t clusters = std::min<uint64_t>(divide_up(rows, block.rows), platform_.blocks / cluster);
   return Grid{static_cast<uint32_t>(clusters * cluster), static_cast<uint32_t>(threads),
-              static_cast<uint32_t>(cluster)};
+              static_cast<uint32_t>(cluster), static_cast<uint32_t>(block.rows)};
 }
 
 // Each block normalises whole rows.

@@ -329,6 +329,7 @@ void Communicator::submit_norm(const Call& call, const Choice& choice, const Nor
       call.kind == Kind::kAllReduceNorm
           ? chooser_->spread_rows(choice.algorithm, norm.rows, norm.hidden * kNormNumberBytes).value()
           : chooser_->spread_norm(norm.rows, !is_local);
+  launch.rows_at_once = grid.rows;
   if (checks_calls_ && !is_local) compare_calls(make_record(launch.call, norm, grid), nullptr, stream);
   if (finalize == nullptr)
     return local_->kernels->launch_norm(grid, static_cast<const NormLaunch&>(launch), stream);

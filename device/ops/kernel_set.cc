@@ -96,7 +96,8 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
   module_ = load(kernel_image());       // NOLINT(cppcoreguidelines-prefer-member-initializer)
   fused_ = load(fused_kernel_image());  // NOLINT(cppcoreguidelines-prefer-member-initializer)
   static constexpr const char* kFamilyNames[kFamilies] = {"packets", "chunks"};
-  static constexpr const char* kSizeNames[kOfAny + 1] = {"_of_2", "_of_4", "_of_8", "_of_any"};
+  static constexpr const char* kSizeNames[kSeveral + 1] = {"_of_2", "_of_4", "_of_8", "_of_any",
+                                                           "_of_2_several"};
   static constexpr const char* kTypeNames[kFloatTypes] = {"_float32", "_float16", "_bfloat16"};
   for (uint32_t family = 0; family < kFamilies; ++family) {
     const std::string name = kFamilyNames[family];
@@ -114,7 +115,7 @@ KernelSet::KernelSet() : driver_(Driver::instance()) {
     }
   }
   static_assert(kMaxKept == 2, "verbena: the kernels' names");
-  for (uint32_t size = 0; size <= kOfAny; ++size) {
+  for (uint32_t size = 0; size <= kSeveral; ++size) {
     const auto find_rows = [&](const std::string& name) -> RowKernels::value_type {
       return {{{find(fused_, name + "_float16_1"), find(fused_, name + "_float16_2")},
                {find(fused_, name + "_bfloat16_1"), find(fused_, name + "_bfloat16_2")}}};
@@ -308,8 +309,9 @@ CUfunction KernelSet::find_norm(const Grid& grid, const NormLaunch& launch) cons
 }
 
 CUfunction KernelSet::find_rows(const RowKernels& kernels, const Grid& grid, const NormLaunch& launch) {
-  const bool is_long = launch.norm.hidden * 2 > uint64_t{16} * grid.threads * grid.cluster;
-  return kernels[size_of(launch)][find_short_type(launch.call.type)][is_long ? 1 : 0];
+  const bool is_long = launch.norm.hidden * 2 * grid.rows > uint64_t{16} * grid.threads * grid.cluster;
+  const uint32_t size = grid.rows == 1 ? size_of(launch) : kSeveral;
+  return kernels[size][find_short_type(launch.call.type)][is_long ? 1 : 0];
 }
 
 void KernelSet::launch_moe(MoeFamily family, const Grid& grid, const MoeDispatchLaunch& launch,

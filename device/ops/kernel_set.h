@@ -88,9 +88,11 @@ class KernelSet {
   static Size size_of(const Launch& launch);
   // Returns a specialised kernel, or null if only the general kernel supports the call.
   CUfunction find_known(Family family, const Grid& grid, const CallLaunch& launch) const;
-  // The kernels for a fused all-reduce and norm. The indices are the team size, the type (float16, bfloat16),
-  // and the number of vectors per thread (1 to kMaxKept).
-  using RowKernels = std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kOfAny + 1>;
+  // The kernels for a fused all-reduce and norm. The indices are the team size, or kSeveral for several rows
+  // at a time between two ranks, the type (float16, bfloat16), and the number of vectors per thread (1 to
+  // kMaxKept).
+  static constexpr uint32_t kSeveral = kOfAny + 1;
+  using RowKernels = std::array<std::array<std::array<CUfunction, kMaxKept>, 2>, kSeveral + 1>;
   static CUfunction find_rows(const RowKernels& kernels, const Grid& grid, const NormLaunch& launch);
   CUfunction find_norm(const Grid& grid, const NormLaunch& launch) const;
   void enqueue(CUfunction function, const Grid& grid, const Launch& launch, CUstream stream) const;

@@ -160,15 +160,24 @@ VERBENA_DEVICE void run_finalize(const FinalizeLaunch& launch) {
 // Runs a fused all-reduce and norm, which keeps kKept vectors per thread in registers. Each type and length
 // has a separate kernel. In a single kernel for all cases, compilers would keep the arrays in memory and not
 // in registers. With a FinalizeLaunch, the kernel computes its input from the outputs of experts.
-template <int kRanks, typename T, uint32_t kKept, typename LaunchOf = NormLaunch>
+// If kIsSeveral is true, a block handles several rows at a time, which needs more registers.
+template <int kRanks, typename T, uint32_t kKept, bool kIsSeveral = false, typename LaunchOf = NormLaunch>
 VERBENA_DEVICE void run_all_reduce_norm(const LaunchOf& launch) {
   run_grid(
       launch,
       [&] {
         OneShot<> calls(launch.workspace, block_index(), blocks_per_grid(), start_of(launch));
         const auto norm = __builtin_bit_cast(RmsNorm<T>, read_norm(launch.norm));
-        const SymmStatus status = all_reduce_norm<kRanks, kKept>(
-            calls, read_input<T>(launch), reinterpret_cast<T*>(launch.call.output), norm);
+        const auto sum_as = [&](const auto& owner) {
+          return all_reduce_norm<kRanks, kKept>(calls, read_input<T>(launch),
+                                                reinterpret_cast<T*>(launch.call.output), norm, owner);
+        };
+        SymmStatus status{};
+        if constexpr (kIsSeveral) {
+          status = sum_as(device::detail::RowOfWarps(launch.rows_at_once));
+        } else {
+          status = sum_as(device::detail::RowOfCluster());
+        }
         const SymmStatus end = calls.finish();
         return status == SymmStatus::kDone ? end : status;
       },

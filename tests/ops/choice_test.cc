@@ -11,10 +11,11 @@
 namespace verbena::ops {
 
 bool operator==(const Grid& a, const Grid& b) {
-  return a.blocks == b.blocks && a.threads == b.threads && a.cluster == b.cluster;
+  return a.blocks == b.blocks && a.threads == b.threads && a.cluster == b.cluster && a.rows == b.rows;
 }
 void PrintTo(const Grid& grid, std::ostream* out) {
-  *out << grid.blocks << " blocks of " << grid.threads << " threads, clusters of " << grid.cluster;
+  *out << grid.blocks << " blocks of " << grid.threads << " threads, clusters of " << grid.cluster << ", "
+       << grid.rows << " rows at a time";
 }
 
 namespace {
@@ -210,8 +211,19 @@ TEST(ChoiceTest, RowsOfANormAreClustersWhileTheyAreFew) {
       {300, 14 * kKi, Grid{128, 448, 2}},
       {1000, 14 * kKi, Grid{128, 448, 1}},
       {1000, 10 * kKi, Grid{128, 320, 1}},
-      {1000, 5760, Grid{128, 384, 1}},
       {300, 8 * kKi, Grid{128, 512, 1}},
+      // Several rows at a time.
+      {127, 2 * kKi, Grid{127, 128, 1}},
+      {255, 2 * kKi, Grid{128, 128, 1}},
+      {300, 2 * kKi, Grid{128, 256, 1, 2}},
+      {1000, 2 * kKi, Grid{128, 512, 1, 4}},
+      {1000, 4 * kKi, Grid{128, 512, 1, 2}},
+      {255, 5760, Grid{128, 384, 1}},
+      {1000, 5760, Grid{128, 384, 1, 2}},
+      {1000, 5 * kKi, Grid{128, 480, 1, 3}},
+      {1000, 3 * kKi, Grid{128, 480, 1, 5}},
+      {1000, 7 * kKi, Grid{128, 448, 1}},
+      {10000, 512, Grid{128, 512, 1, 16}},
       {1, 32 * kKi, Grid{4, 512, 4}},
       {1, 32 * kKi + 16, std::nullopt},
       {0, 16 * kKi, std::nullopt},

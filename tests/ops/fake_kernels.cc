@@ -79,21 +79,26 @@ void add_coded_single(Kernels& kernels, const std::string& name) {
   add_coded_way<ops::ByCodedHostSums<Codec, device::RoundStochastically>>(
       kernels, "across_hosts_" + name + "_stochastic");
 }
-template <int kRanks, typename T, typename LaunchOf>
+template <int kRanks, typename T, bool kIsSeveral, typename LaunchOf>
 void add_norms(Kernels& kernels, const std::string& name) {
-  kernels["verbena_ops_" + name + "_1"] = make<LaunchOf, &ops::run_all_reduce_norm<kRanks, T, 1, LaunchOf>>();
-  kernels["verbena_ops_" + name + "_2"] = make<LaunchOf, &ops::run_all_reduce_norm<kRanks, T, 2, LaunchOf>>();
+  kernels["verbena_ops_" + name + "_1"] =
+      make<LaunchOf, &ops::run_all_reduce_norm<kRanks, T, 1, kIsSeveral, LaunchOf>>();
+  kernels["verbena_ops_" + name + "_2"] =
+      make<LaunchOf, &ops::run_all_reduce_norm<kRanks, T, 2, kIsSeveral, LaunchOf>>();
 }
-template <int kRanks, typename LaunchOf>
-void add_norms_of(Kernels& kernels, const std::string& name) {
-  add_norms<kRanks, device::Half, LaunchOf>(kernels, name + "_float16");
-  add_norms<kRanks, device::Bfloat16, LaunchOf>(kernels, name + "_bfloat16");
+template <int kRanks, bool kIsSeveral>
+void add_norms_of(Kernels& kernels, const std::string& of) {
+  using ops::NormLaunch, ops::FinalizeLaunch, device::Half, device::Bfloat16;
+  add_norms<kRanks, Half, kIsSeveral, NormLaunch>(kernels, "all_reduce_norm" + of + "_float16");
+  add_norms<kRanks, Bfloat16, kIsSeveral, NormLaunch>(kernels, "all_reduce_norm" + of + "_bfloat16");
+  add_norms<kRanks, Half, kIsSeveral, FinalizeLaunch>(kernels, "finalize_norm" + of + "_float16");
+  add_norms<kRanks, Bfloat16, kIsSeveral, FinalizeLaunch>(kernels, "finalize_norm" + of + "_bfloat16");
 }
 template <int kRanks>
 void add_of(Kernels& kernels) {
   const std::string of = kRanks == 0 ? "_of_any" : "_of_" + std::to_string(kRanks);
-  add_norms_of<kRanks, ops::NormLaunch>(kernels, "all_reduce_norm" + of);
-  add_norms_of<kRanks, ops::FinalizeLaunch>(kernels, "finalize_norm" + of);
+  add_norms_of<kRanks, false>(kernels, of);
+  if constexpr (kRanks == 2) add_norms_of<2, true>(kernels, of + "_several");
   if constexpr (kRanks != 0) {
     add_vectors<kRanks, float>(kernels, "float32");
     add_vectors<kRanks, device::Half>(kernels, "float16");

@@ -118,10 +118,11 @@ struct ChooseLarger {
   VERBENA_DEVICE float operator()(float a, float b) const { return choose_larger(a, b); }
 };
 
-// The owner of a row is either a block (RowOfBlock) or a cluster of blocks (RowOfCluster). A warp publishes
-// its partial results with put(), and all threads read these results with take(). In a cluster, each block
-// has a copy of the words. A row of a cluster has at most kCountWords pieces. A block may have more pieces if
-// its number of warps divides kCountWords. `word` is below 2 * kCountWords.
+// The owner of a row is a block (RowOfBlock), a cluster of blocks (RowOfCluster), or several warps of a block
+// (RowOfWarps). A warp publishes its partial results with put(), and all threads read these results with
+// take(). In a cluster, each block has a copy of the words. A row of a cluster has at most kCountWords
+// pieces. A block may have more pieces if its number of warps divides kCountWords. `word` is below 2 *
+// kCountWords.
 class RowOfBlock {
  public:
   static constexpr bool kIsOfCluster = false;
@@ -145,7 +146,9 @@ class RowOfBlock {
 // including pieces after the end of the row. So no warp gets more than one turn ahead of another.
 class RowOfCluster {
  public:
-  static constexpr bool kIsOfCluster = true;
+  static constexpr bool kIsOfCluster = true, kIsOfWarps = false;
+  VERBENA_DEVICE static uint32_t row() { return 0; }
+  VERBENA_DEVICE static uint32_t count_rows() { return 1; }
   VERBENA_DEVICE static uint32_t thread() {
     return block_in_cluster() * threads_per_block() + thread_index();
   }
@@ -173,10 +176,33 @@ class RowOfCluster {
     return taken.turn == turn;
   }
 
- private:
+ protected:
   // others_words_ points to the words of the block whose index is the lane's number; null if there is no such
   // block.
   RowWord *words_ = keep(find_row_words()), *others_words_ = nullptr;
+};
+// A block that is a cluster of its own handles several rows at a time. Each row has an equal share of the
+// block's warps and words, so that the warps of a row wait only for each other.
+class RowOfWarps : public RowOfCluster {
+ public:
+  static constexpr bool kIsOfWarps = true;
+  // @param rows  number of rows; divides the number of warps. A row has at most kCountWords / rows pieces
+  VERBENA_DEVICE explicit RowOfWarps(uint32_t rows)
+      : rows_(rows), threads_(threads_per_block() / rows), row_(thread_index() / threads_) {}
+  VERBENA_DEVICE uint32_t thread() const { return thread_index() - row_ * threads_; }
+  VERBENA_DEVICE uint32_t count_threads() const { return threads_; }
+  // Returns the index of this thread's row in the block, and the number of rows.
+  VERBENA_DEVICE uint32_t row() const { return row_; }
+  VERBENA_DEVICE uint32_t count_rows() const { return rows_; }
+  VERBENA_DEVICE void await_others() {
+    RowOfCluster::await_others();
+    const uint32_t first = row_ * (kCountWords / rows_);
+    words_ = keep(words_ + first);
+    if (others_words_ != nullptr) others_words_ = keep(others_words_ + first);
+  }
+
+ private:
+  uint32_t rows_, threads_, row_;
 };
 
 // Waits until all warps have published their words of a turn (a reduction over the row), and returns the
@@ -400,8 +426,9 @@ class RowNorm {
   using Elements = Packed<T>;
   using Floats = float[kElements];
 
-  VERBENA_DEVICE explicit RowNorm(const RmsNorm<T>& norm) : norm_(norm) {
-    vectors_ = {keep(Owner::thread()), keep(Owner::count_threads()), norm.hidden,
+  VERBENA_DEVICE explicit RowNorm(const RmsNorm<T>& norm, const Owner& owner = Owner())
+      : norm_(norm), owner_(owner) {
+    vectors_ = {keep(owner.thread()), keep(owner.count_threads()), norm.hidden,
                 keep(norm.hidden / kElements)};
     count_vectors_ = keep((norm.hidden + kElements - 1) / kElements);
     inverse_hidden_ = keep(divide(1, static_cast<float>(norm.hidden)));

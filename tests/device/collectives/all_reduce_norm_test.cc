@@ -135,24 +135,25 @@ constexpr size_t kCountWays = std::size(kWays);
 bool is_sharded(Way way) {
   return way >= Way::kShardedPackets;
 }
-template <int kRanks, typename T>
+template <int kRanks, typename T, bool kIsSeveral>
 void run_rows_as(const NormLaunch& launch) {
-  const uint64_t threads = uint64_t{device::threads_per_block()} * device::blocks_per_cluster();
+  const uint64_t threads =
+      uint64_t{device::threads_per_block()} * device::blocks_per_cluster() / launch.rows_at_once;
   if (launch.norm.hidden * sizeof(T) > device::kVectorBytes * threads)
-    return ops::run_all_reduce_norm<kRanks, T, 2>(launch);
-  ops::run_all_reduce_norm<kRanks, T, 1>(launch);
+    return ops::run_all_reduce_norm<kRanks, T, 2, kIsSeveral>(launch);
+  ops::run_all_reduce_norm<kRanks, T, 1, kIsSeveral>(launch);
 }
-template <int kRanks>
+template <int kRanks, bool kIsSeveral>
 void run_rows(const NormLaunch& launch) {
   if (launch.call.type == static_cast<uint32_t>(device::DataType::kFloat16))
-    return run_rows_as<kRanks, Half>(launch);
-  run_rows_as<kRanks, Bfloat16>(launch);
+    return run_rows_as<kRanks, Half, kIsSeveral>(launch);
+  run_rows_as<kRanks, Bfloat16, kIsSeveral>(launch);
 }
 template <int kRanks>
 void run_kernel(Way way, const NormLaunch& launch) {
   if (way == Way::kShardedPackets) return ops::run_sharded_norm<device::OneShot<>>(launch);
   if (way == Way::kShardedChunks) return ops::run_sharded_norm<device::Bulk<>>(launch);
-  run_rows<kRanks>(launch);
+  launch.rows_at_once == 1 ? run_rows<kRanks, false>(launch) : run_rows<kRanks, true>(launch);
 }
 
 struct Shape {
@@ -161,9 +162,10 @@ struct Shape {
   uint64_t slot_bytes = 512;
   uint32_t cluster = 1;             // blocks that have a row in registers
   uint64_t row_slot_bytes = 16384;  // a slot for rows in registers; 2 vectors of each of 128 threads and more
+  uint32_t rows_at_once = 1;        // of a block
 
   // Of such a row: two vectors of each thread.
-  uint64_t most_hidden() const { return uint64_t{16} * threads * cluster; }
+  uint64_t most_hidden() const { return uint64_t{16} * threads * cluster / rows_at_once; }
 };
 
 // Ranks with a workspace for each family of ways, which go on from launch to launch.
@@ -200,6 +202,7 @@ class NormRanks {
       if (has_absent_block_) launch.workspace.context.timeout_ns = 1'000'000;
       launch.status = &status_[rank];
       all[rank].describe(launch, is_sharded(way));
+      launch.rows_at_once = shape_.rows_at_once;
       const auto body = [&, rank, way] {
         // Blocks of a cluster begin at different times too.
         if ((seed + rank + device::block_index()) % 3 == 0) device::pause(500'000);
@@ -432,6 +435,38 @@ TEST(AllReduceNorm, RowsInRegistersOfRanks) {
   }
 }
 
+// Blocks of several rows, which take a thread one vector or two, more rows than fit into a step and fewer, in
+// slots that a step fills once or three times.
+TEST(AllReduceNorm, SeveralRowsOfABlockOfRanks) {
+  uint64_t seed = 0;
+  struct Several {
+    uint32_t blocks, threads, rows;
+  };
+  for (const auto& [blocks, threads, rows_at_once] :
+       {Several{3, 64, 2}, Several{2, 96, 3}, Several{1, 160, 5}, Several{2, 128, 2}}) {
+    for (const int32_t count : list_rank_counts({2, 4})) {
+      const uint64_t steps_of_slot = count % 3 == 0 ? 1 : 3, step_bytes = 2 * 16 * threads;
+      const Shape shape{count, blocks, threads, 512, 1, steps_of_slot * step_bytes * 3 / 2, rows_at_once};
+      NormRanks ranks(shape);
+      const uint64_t most = shape.most_hidden();
+      for (const uint64_t hidden : {uint64_t{1}, uint64_t{200}, most / 2, most / 2 + 9, most - 3, most}) {
+        ++seed;
+        if (emulator::kSanitizer && seed % 5 != 0) continue;
+        Case c{1 + seed % 17, hidden, kKinds[seed % 8]};
+        c.is_in_place = seed % 2 == 0;
+        c.offset = seed % 3 == 0 ? 3 : 0;
+        c.padding = seed % 4 == 0 ? 24 : 0;
+        c.type = seed % 5 == 0 ? device::DataType::kFloat16 : device::DataType::kBfloat16;
+        c.sums_in_place = seed % 4 == 0;
+        c.sums_in_output = seed % 4 == 1;
+        ASSERT_EQ(ranks.run(Way::kRows, c, seed), "")
+            << c.rows << " of " << hidden << ", " << rows_at_once << " in each of " << blocks << " blocks of "
+            << count << " ranks";
+      }
+    }
+  }
+}
+
 // A block sends each row before it receives the previous row. A slot holds 1, 2, 3 or 5 rows, so that the row
 // that is sent ahead is in the same slot or in the next one; kernels end with full slots and with others.
 // Some threads have no part of a row.
@@ -457,11 +492,13 @@ TEST(AllReduceNorm, ARowThatDoesNotStayInRegisters) {
 
 // One block's peer does not come: all blocks of its cluster end.
 TEST(AllReduceNorm, AClusterEndsTogether) {
-  const Shape shape{2, 4, 32, 512, 4};
-  NormRanks ranks(shape);
-  ranks.let_one_block_wait();
-  EXPECT_EQ(ranks.run(Way::kRows, {2, 1024, RowQuantisation::kFloat8Token}, 1),
-            "status " + std::to_string(static_cast<int>(SymmStatus::kTimedOut)));
+  for (const Shape& shape : {Shape{2, 4, 32, 512, 4}, Shape{2, 4, 64, 512, 1, 16384, 2}}) {
+    NormRanks ranks(shape);
+    ranks.let_one_block_wait();
+    EXPECT_EQ(ranks.run(Way::kRows,
+                        {2 * shape.rows_at_once, shape.most_hidden() / 2, RowQuantisation::kFloat8Token}, 1),
+              "status " + std::to_string(static_cast<int>(SymmStatus::kTimedOut)));
+  }
 }
 
 // Tiles of scales are of 128 rows, of several ranks: refused, on all ranks; the waits of one that still waits

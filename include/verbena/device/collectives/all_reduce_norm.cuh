@@ -59,30 +59,35 @@ class StoredRows {
   uint32_t is_aligned_;
 };
 
-// Sums all ranks' `input` and normalises the rows of the sum. Each cluster processes one row at a time. Each
-// thread keeps up to kKept vectors of 16 bytes of the row in registers, so the sums stay in registers for the
-// norm. Each block sends its part of a row one row ahead: while the elements of one row are being sent, the
-// block normalises the previous row.
+// Sums all ranks' `input` and normalises the rows of the sum. Each cluster processes one row at a time, or
+// each block several short rows. Each thread keeps up to kKept vectors of 16 bytes of a row in registers, so
+// the sums stay in registers for the norm. Each block sends its elements one step ahead: while the elements
+// of one step are being sent, the block normalises those of the previous step.
 // @param calls  the OneShot of this block. A cluster has at most 64 / kKept warps
 // @param input  norm.rows rows: StoredRows, or FinalizedRows (moe/finalize.cuh)
 // @param sum  receives the sum; may be the tensor of StoredRows. `sum` may also be norm.output if the
 //             output's stride is norm.hidden; then only the output is stored
-template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typename Input>
+// @param owner  RowOfCluster, or RowOfWarps if a block processes several rows at a time
+template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typename Input,
+          typename Owner = detail::RowOfCluster>
 [[nodiscard]] VERBENA_DEVICE SymmStatus all_reduce_norm(Calls& calls, Input input, T* sum,
-                                                        const RmsNorm<T>& norm) {
-  using detail::RowOfCluster;
-  detail::RowNorm<T, kKept, RowOfCluster> rows(norm);
+                                                        const RmsNorm<T>& norm, const Owner& owner = {}) {
+  detail::RowNorm<T, kKept, Owner> rows(norm, owner);
   const uint32_t is_sum_aligned = keep(detail::is_vector(sum, norm.hidden) ? 1u : 0);
   const uint64_t threads = threads_per_block(), vectors = rows.count_vectors();
-  if (vectors > kKept * uint64_t{RowOfCluster::count_threads()}) return SymmStatus::kInvalid;
-  uint64_t mine = 0;  // number of a row's vectors in this block
+  const uint64_t row_threads = owner.count_threads();
+  if (vectors > kKept * row_threads) return SymmStatus::kInvalid;
+  uint64_t mine = 0;  // number of vectors of this block in each step
   VERBENA_UNROLL
   for (uint32_t k = 0; k < kKept; ++k) {
-    const uint64_t before = k * uint64_t{RowOfCluster::count_threads()} + block_in_cluster() * threads;
+    const uint64_t before = k * row_threads + block_in_cluster() * threads;
     if (vectors > before) mine += vectors - before < threads ? vectors - before : threads;
   }
-  const uint32_t clusters = blocks_per_grid() / blocks_per_cluster();
-  const uint64_t first = block_index() / blocks_per_cluster();
+  // Each row is sent with zeros up to its last thread.
+  if (Owner::kIsOfWarps) mine = kKept * threads;
+  const uint32_t clusters = blocks_per_grid() / blocks_per_cluster() * owner.count_rows();
+  const uint64_t first = uint64_t{block_index() / blocks_per_cluster()} * owner.count_rows() + owner.row();
+  const uint64_t end = norm.rows + owner.row();  // all threads of a block take the same number of steps
   rows.owner().begin();
   const KeptGroup<BlockGroup> group{BlockGroup{}};
   const auto count = static_cast<uint32_t>(mine);
@@ -93,27 +98,31 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typena
   SymmStatus status = SymmStatus::kDone;
   // With only two rows, sending ahead would save nothing: the block would normalise both rows after the last
   // elements have arrived.
-  const uint64_t ahead = norm.rows > first + 2 * clusters ? clusters : 0;
+  const uint64_t ahead = end > first + 2 * clusters ? clusters : 0;
   uint64_t next = first;  // the next row to send
-  for (uint64_t row = first; row < norm.rows; row += clusters, to += step) {
+  for (uint64_t row = first; row < end; row += clusters, to += step) {
     // The call to begin_vectors() is inside the loop, so that compilers compute the values of the first
     // iteration before the wait for earlier kernels.
     if (row == first) status = calls.template begin_vectors<kRanks>(count);
     Vector16 some[kKept] = {};  // remains zero after the end of the row
-    for (; next <= row + ahead && next < norm.rows; next += clusters, input.advance(clusters, step)) {
+    for (; next <= row + ahead && next < end; next += clusters, input.advance(clusters, step)) {
       VERBENA_UNROLL
       for (uint32_t k = 0; k < kKept; ++k)
-        some[k] = __builtin_bit_cast(Vector16, input.load(rows, rows.find_vector(k)));
+        some[k] = Owner::kIsOfWarps && next >= norm.rows
+                      ? Vector16{}
+                      : __builtin_bit_cast(Vector16, input.load(rows, rows.find_vector(k)));
       // If this block has no part of the row, the blocks with the same index on other ranks have no part
       // either.
       if (mine != 0 && status == SymmStatus::kDone)
         status = calls.template send_vectors<kRanks, kKept>(some, count, group);
     }
-    rows.load_addends(row);
+    const bool has_row = !Owner::kIsOfWarps || row < norm.rows;
+    if (has_row) rows.load_addends(row);
     // No block may store a RowWord before all blocks of the cluster have reset their RowWords.
     if (row == first) rows.owner().await_others();
     if (mine != 0 && status == SymmStatus::kDone)
       status = calls.template reduce_vectors<kRanks, kKept>(some, count, ReduceAs<T>{}, group);
+    if (!has_row) break;
     Packed<T> x[kKept];
     VERBENA_UNROLL
     for (uint32_t k = 0; k < kKept; ++k) x[k] = __builtin_bit_cast(Packed<T>, some[k]);
@@ -127,7 +136,7 @@ template <int kRanks = 0, uint32_t kKept = 1, typename Calls, typename T, typena
     }
     if (!rows.finish(load_none)) return status == SymmStatus::kDone ? SymmStatus::kTimedOut : status;
   }
-  if (first >= norm.rows) rows.owner().await_others();
+  if (first >= end) rows.owner().await_others();
   return SymmStatus::kDone;
 }
 

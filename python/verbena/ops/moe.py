@@ -280,12 +280,16 @@ class ExpertExchange(CollectivePart):
                 raise ValueError(f"alignment {alignment} is not supported; docs/moe.md lists the limits")
         place = self._find_place(grouping, rows)
         (shape, dtype), of_scales = _find_forms(place, x, scales, cast, column_scales)
-        received = x.new_empty(shape, dtype=dtype)
-        factors = None if of_scales is None else x.new_empty(of_scales[0], dtype=of_scales[1])
+        received = self._allocate(x, shape, dtype)
+        factors = None if of_scales is None else self._allocate(x, *of_scales)
         factors = factors.transpose(-1, -2) if column_scales and factors is not None else factors
-        of_rows = [None if grouping == Grouping.RANK else x.new_empty(place, dtype=torch.int32) for _ in range(2)]
-        handle = x.new_empty([self._layout.bytes], dtype=torch.uint8) if handle is None else handle
+        of_rows = [None if grouping == Grouping.RANK else self._allocate(x, place, torch.int32) for _ in range(2)]
+        handle = self._allocate(x, [self._layout.bytes], torch.uint8) if handle is None else handle
         return self.view_handle(received, factors, handle, x.shape[0], grouping, *of_rows)
+
+    def _allocate(self, x: Any, shape: list[int], dtype: Any) -> Any:
+        """Returns an empty tensor for a part of a dispatch's result. Subclasses may use other memory than PyTorch's."""
+        return x.new_empty(shape, dtype=dtype)
 
     def _expect_result(self, out: Dispatched, x: Any, scales: Any, cast: str | None, grouping: Grouping, column_scales: bool) -> None:
         """Raises ValueError if the tensors of `out` differ from the tensors that make_dispatched() would create, because the kernel does

@@ -1,5 +1,7 @@
 """A layer of SwiGLU experts, computed by PyTorch on the host. It processes all tokens densely, or only the rows that a rank has
 received."""
+import ctypes
+
 import torch
 
 import driver
@@ -77,12 +79,15 @@ class DenseCase:
         return added
 
 
-def begin_rank(rank, size, hosts, folder, small_tokens):
-    """Prepares a rank: sets its host and GPU, creates its process group, and loads the module of the exchanges."""
+def begin_rank(rank, size, hosts, folder, small_tokens, window_tokens=2048):
+    """Prepares a rank: sets its host and GPU, creates its process group, and loads the module of the exchanges. Exchanges for
+    `window_tokens` tokens and more are in windows, as if NVLink connected the emulated GPUs."""
     place_on_host(rank, size, hosts)
     driver.use_gpu(rank)
     driver.wait_for_launches()
     import verbena.integrations.experts as exchanges
-    exchanges.BLOCKS, exchanges.SMALL_TOKENS = 2, small_tokens
+    exchanges.BLOCKS, exchanges.SMALL_TOKENS, exchanges.WINDOW_TOKENS = 2, small_tokens, window_tokens
+    exchanges.are_all_linked = lambda ranks: True
+    exchanges.view_window = lambda window: torch.frombuffer((ctypes.c_uint8 * len(window)).from_address(window.address), dtype=torch.uint8)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
     return torch.distributed.group.WORLD, exchanges

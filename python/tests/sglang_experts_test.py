@@ -158,7 +158,7 @@ def _run_experts(case, came, rank, size):
 
 
 def _run(rank, size, hosts, folder):
-    group, common = begin_rank(rank, size, hosts, folder, (128, 512))
+    group, common = begin_rank(rank, size, hosts, folder, (128, 512), 24)
     case = DenseCase(*CASE)
     tokens, ids, weights = case.share(rank, size)
     results = {}
@@ -197,6 +197,20 @@ def _run(rank, size, hosts, folder):
                 two = torch.cat([dispatcher.combine_b(tbo_subbatch_index=number) for number in range(2)])
                 assert torch.allclose(one.float(), two.float(), rtol=2 ** -6, atol=2 ** -6)
                 results[kind, is_extend] = one.float().numpy()
+                # Without two batches that overlap, the exchange for prefill is in windows on one host. The results are the same.
+                _configure(group, size, kind, is_extend, has_two=False)
+                alone = ours.make_dispatcher(config)
+                inner, exchange = alone._inners[0], alone._inners[0]._large
+                assert isinstance(exchange, common.WindowExchange) == (hosts == 1) and not isinstance(inner._small, common.WindowExchange)
+                for _ in range(2):
+                    if hosts == 1:
+                        exchange.memory.fill_(0xff)
+                        torch.distributed.barrier()  # another rank may already store rows in the memory
+                    came = alone.dispatch(**part(slice(None)))
+                    if hosts == 1 and is_extend:
+                        assert inner._sent.rows.data_ptr() == exchange.memory.data_ptr(), "the dispatch stores rows in the window"
+                    assert torch.equal(alone.combine(combine_input=give_back(came)), one)
+                exchange.check_error()
         utils = importlib.import_module(UTILS)
         utils.is_sbo_enabled = lambda: True
         with pytest.warns(UserWarning, match="SGLang keeps its own dispatch and combine for experts: .*single-batch-overlap"):

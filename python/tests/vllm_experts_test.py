@@ -4,6 +4,7 @@ quantised rows, and batches of several sizes."""
 import contextlib
 import importlib
 import inspect
+import math
 import sys
 import threading
 import types
@@ -29,9 +30,9 @@ PARALLEL = {"use_passthrough_all2all": False, "use_all2all_kernels": True, "use_
 
 
 @contextlib.contextmanager
-def _vllm():
+def _vllm(num_ubatches=2):
     with importable_parts(find_engine("vllm"), *REAL):
-        settings = types.SimpleNamespace(parallel_config=types.SimpleNamespace(expert_placement_strategy="linear", num_ubatches=2))
+        settings = types.SimpleNamespace(parallel_config=types.SimpleNamespace(expert_placement_strategy="linear", num_ubatches=num_ubatches))
         importlib.import_module("vllm.config").get_current_vllm_config = lambda: settings
         ours = importlib.import_module("verbena.integrations.vllm_experts")
         ours._make_class.cache_clear()
@@ -166,8 +167,8 @@ class _Experts:
         return out.to(torch.bfloat16)
 
 
-def _run_layer(kernel, experts, tokens, weights, ids, is_batched):
-    """Does the same as FusedMoEKernelModularImpl.apply(), and calls two of its methods."""
+def _run_layer(kernel, experts, tokens, weights, ids, is_batched, is_in_windows=False):
+    """Does the same as FusedMoEKernelModularImpl.apply(), and calls three of its methods."""
     layer = kernel.FusedMoEKernelModularImpl.__new__(kernel.FusedMoEKernelModularImpl)
     layer.prepare_finalize, layer.fused_experts = experts.prepare_finalize, experts
     rows, scales, meta, row_ids, row_weights = layer._prepare(tokens, weights, ids, experts.case.experts, None, False)
@@ -178,8 +179,14 @@ def _run_layer(kernel, experts, tokens, weights, ids, is_batched):
         first = -1 if type(experts.prepare_finalize).__name__ == "MoriPrepareAndFinalize" else 0  # after the count; its experts are told it
         assert row_ids.is_contiguous() and row_ids.dtype == torch.int32 and ((row_ids >= first) & (row_ids < experts.case.experts)).all()
         out = experts.run_rows(rows, scales, row_ids, row_weights)
-    assert experts.prepare_finalize.allocate_fused_expert_output(out.shape, out.dtype, out.device, None) is None
-    return layer._finalize(torch.empty_like(tokens), out, tokens, row_weights, row_ids, False, None, None)
+    # vLLM's own code chooses the memory for the experts' rows.
+    workspace = types.SimpleNamespace(get_simultaneous=lambda *wanted: [torch.empty(shape, dtype=dtype) for shape, dtype in wanted])
+    kernel.current_workspace_manager = lambda: workspace
+    kernel._resize_cache = lambda one, shape: one[:math.prod(shape)].view(shape)
+    experts.workspace_dtype, experts.workspace_shapes = (lambda dtype: dtype), (lambda *_: ((1,), (1,), tuple(out.shape)))
+    *_, memory, is_ours = layer._allocate_buffers(out.dtype, out.device, len(rows), len(rows), *[1] * 5, meta, None)
+    assert is_ours == is_in_windows
+    return layer._finalize(torch.empty_like(tokens), memory.copy_(out), tokens, row_weights, row_ids, False, None, None)
 
 
 class _Batch:
@@ -235,14 +242,18 @@ def _is_close(one, other):
     return torch.allclose(one.float(), other.float(), rtol=2 ** -6, atol=2 ** -6)
 
 
+def _make_quant(form):
+    quantisation = {"plain": (None, None, False), "token": (torch.float8_e4m3fn, None, True), "block": (torch.float8_e4m3fn, [128, 128], False)}
+    dtype, block, per_token = quantisation[form.split("_")[1]]
+    return types.SimpleNamespace(quant_dtype=dtype, block_shape=block, per_act_token_quant=per_token, a1_scale=None, use_nvfp4_w4a4=False,
+                                 mx_alignment=0, is_scale_swizzled=False)
+
+
 def _run(rank, size, hosts, form, folder):
     group, common = begin_rank(rank, size, hosts, folder, (7,))
     case = DenseCase(*CASE)
     tokens, ids, weights = case.share(rank, size)
-    quantisation = {"plain": (None, None, False), "token": (torch.float8_e4m3fn, None, True), "block": (torch.float8_e4m3fn, [128, 128], False)}
-    dtype, block, per_token = quantisation[form.split("_")[1]]
-    quant = types.SimpleNamespace(quant_dtype=dtype, block_shape=block, per_act_token_quant=per_token, a1_scale=None, use_nvfp4_w4a4=False,
-                                  mx_alignment=0, is_scale_swizzled=False)
+    quant = _make_quant(form)
     is_batched = form.startswith("batched")
     with _vllm() as ours, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -292,6 +303,78 @@ def test_a_layer_of_experts(form, size, hosts, tmp_path):
     case = DenseCase(*CASE)
     for parts in zip(*run_ranks(size, _run, size, hosts, form, tmp_path)):
         case.check(parts, {"plain": None, "token": "per_Token", "block": "per_128x128"}[form.split("_")[1]])
+
+
+def _run_in_windows(rank, size, form, folder):
+    group, common = begin_rank(rank, size, 1, folder, (3, 7), 7)
+    case = DenseCase(*CASE)
+    tokens, ids, weights = case.share(rank, size)
+    quant = _make_quant(form)
+    manager = types.SimpleNamespace(world_size=size, cpu_group=group)
+    with _vllm(num_ubatches=0) as ours, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        kernel, reduce, forward = (importlib.import_module(name) for name in (KERNEL, REDUCE, FORWARD))
+        importlib.import_module(NAIVE).moe_kernel_quantize_input = _quantise
+
+        def make_layer(impl, **parallel):
+            experts = _Experts(case, rank, size, quant, impl)
+            pf = experts.prepare_finalize = ours.make_prepare_finalize(_config(case, size, parallel), quant, all2all_manager=manager)
+            pf.post_init_setup(experts)
+            return experts, [isinstance(one[0], common.WindowExchange) for one in pf._exchanges]
+
+        (experts, kinds), (other, _) = make_layer(reduce.TopKWeightAndReduceNoOP()), make_layer(reduce.TopKWeightAndReduceNoOP())
+        assert kinds == [False, True, True]
+        pf, (_, middle, large) = experts.prepare_finalize, [one[0] for one in experts.prepare_finalize._exchanges]
+        assert other.prepare_finalize._exchanges[2][0] is large and middle.memory.data_ptr() == large.memory.data_ptr()
+        # No windows without NVLink, with overlapping batches, and with experts that leave the sum to the combine.
+        linked, common.are_all_linked = common._exchanges.pop(group), lambda ranks: False
+        plain, kinds = make_layer(reduce.TopKWeightAndReduceNoOP())
+        unlinked, common._exchanges[group] = common._exchanges[group], linked
+        assert kinds == [False] * 3
+        settings = importlib.import_module("vllm.config").get_current_vllm_config().parallel_config
+        settings.num_ubatches = 2
+        assert make_layer(reduce.TopKWeightAndReduceNoOP())[1] == [False] * 3
+        settings.num_ubatches = 0
+        assert make_layer(reduce.TopKWeightAndReduceDelegate())[1] == [False] * 3
+        if not quant.per_act_token_quant:
+            assert make_layer(reduce.TopKWeightAndReduceDelegate(), use_batched_activation_format=True)[1] == [False]
+
+        def run(experts, count, is_in_windows):
+            return _run_layer(kernel, experts, tokens[:count], weights[:count], ids[:count], False, is_in_windows)
+
+        # The batches need exchanges of 16, 7 and 3 tokens. Two layers follow each other in the same window.
+        for most, count, is_in_windows in ((None, len(tokens), True), (5, 5 * (rank % 2), True), (2, 2, False), (None, len(tokens), True)):
+            forward._forward_context = None if most is None else types.SimpleNamespace(
+                dp_metadata=forward.DPMetadata(torch.full((size,), most)))
+            large.memory.fill_(0xff)
+            torch.distributed.barrier()  # another rank may already store rows in the memory
+            wanted = run(plain, count, False)
+            for layer in (experts, other):
+                got = run(layer, count, is_in_windows)
+                assert torch.equal(got, wanted) and not got.isnan().any()
+                assert layer.prepare_finalize._sent == [None]
+        # Experts that have not used our memory: finalize() copies their rows.
+        forward._forward_context = None
+        rows, scales, _, row_ids, row_weights = pf.prepare(tokens, weights, ids, case.experts, None, False, quant)
+        assert rows.data_ptr() == large.memory.data_ptr(), "the dispatch stores rows in the window"
+        unreduced = [len(rows), case.top_k, case.hidden], tokens.dtype, tokens.device, reduce.TopKWeightAndReduceContiguous()
+        assert pf.allocate_fused_expert_output(*unreduced) is None, "these rows are not what the combine adds"
+        elsewhere, output = experts.run_rows(rows, scales, row_ids, row_weights), torch.empty_like(tokens)
+        pf.finalize(output, elsewhere, row_weights, row_ids, False, experts._impl)
+        assert torch.equal(output, got)
+        for exchange in (middle, large):
+            exchange.check_error()
+        unlinked.close()
+        common.close_exchanges()
+    return got.float().numpy()
+
+
+@pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="this PyTorch has no e4m3")
+@pytest.mark.parametrize("form, size", [("standard_plain", 4), ("standard_token", 2), ("standard_block", 2)])
+def test_long_batches_in_windows(form, size, tmp_path):
+    find_engine("vllm")
+    DenseCase(*CASE).check(run_ranks(size, _run_in_windows, size, form, tmp_path),
+                           {"plain": None, "token": "per_Token", "block": "per_128x128"}[form.split("_")[1]])
 
 
 @on_ranks(3)

@@ -1,24 +1,68 @@
 """Exchanges (verbena.moe.ExpertExchange) for inference engines. All layers of a model share the exchanges."""
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from verbena.communicators import ProcessGroupCommunicator
 from verbena.context import SymmetricContext
-from verbena.integrations.engine import set_time_limit, switch_on_if_asked
+from verbena.integrations.engine import are_all_linked, set_time_limit, switch_on_if_asked
 from verbena.integrations.hosts import find_hosts
-from verbena.moe import ExpertExchange
+from verbena.moe import Dispatched, ExpertExchange
+from verbena.window import SymmetricWindow
 
 SWITCH = "USE_VERBENA_MOE"
 # The result of a dispatch has as many rows as all ranks may send. To keep results small, a call uses the smallest exchange that is large
 # enough for the batches of all ranks. These sizes are used besides the largest size, if the largest size is more than twice as large.
 SMALL_TOKENS = (128, 512, 2048)
+# Exchanges for this number of tokens and more are in windows where possible: they need less memory, and long batches are faster.
+WINDOW_TOKENS = 2048
 BLOCKS = 0  # maximum number of blocks of a kernel; 0 for as many as fit on the GPU
+_ALIGNMENT = 256  # of tensors in a window, in bytes
 
 
 def switch_on_experts_if_asked(engine: str, switch_on: Callable[[], None]) -> None:
     """Calls switch_on() if USE_VERBENA_MOE is 1. Entry points call this function."""
     switch_on_if_asked(engine, switch_on, SWITCH, "dispatch and combine for experts")
+
+
+class WindowExchange(ExpertExchange):
+    """An exchange in windows. Its dispatches store their results in `memory`, which is in a window, and make_rows() returns memory of the
+    same window for the experts' rows. The next dispatch of any exchange with the same `memory` overwrites both. Calls have one phase."""
+
+    memory: Any = None  # uint8 [window_bytes or more]
+
+    def __init__(self, context: SymmetricContext, *, max_scale_bytes: int = 0, **options: Any) -> None:
+        super().__init__(context, max_scale_bytes=max_scale_bytes, in_windows=True, **options)
+        slots = self.ranks * self.max_tokens
+        sizes = slots * 2 * self.hidden, slots * max_scale_bytes, self._layout.bytes, slots * 2 * self.hidden
+        self.window_bytes = sum(_align(size) for size in sizes)
+        self._used = 0
+
+    def make_dispatched(self, *arguments: Any, **named: Any) -> Dispatched:
+        self._used = 0
+        return super().make_dispatched(*arguments, **named)
+
+    def _allocate(self, x: Any, shape: list[int], dtype: Any) -> Any:
+        begin, length = self._used, math.prod(shape) * dtype.itemsize
+        self._used += _align(length)
+        return self.memory[begin:begin + length].view(dtype).view(shape)
+
+    def make_rows(self, dtype: Any) -> Any:
+        """Returns memory for the experts' rows, [ranks * max_tokens, hidden]. Always returns the same memory. `dtype` has 16 bits."""
+        rows = self.ranks * self.max_tokens
+        length = rows * 2 * self.hidden
+        return self.memory[-_align(length):][:length].view(dtype).view(rows, self.hidden)
+
+
+def _align(length_bytes: int) -> int:
+    return -(-length_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def view_window(window: SymmetricWindow) -> Any:
+    """Returns the window as a tensor of bytes on the current GPU."""
+    import torch
+    return torch.as_tensor(window, device="cuda")
 
 
 class Exchanges:
@@ -35,18 +79,32 @@ class Exchanges:
         self._context = SymmetricContext.from_all_gather(ranks.all_gather, ranks.rank, ranks.size)
         try:
             self.num_hosts = len(set(find_hosts(self._context)))
+            # Ranks load from windows of other ranks, and loads over PCIe are slow.
+            self.has_windows = self.num_hosts == 1 and are_all_linked(ranks)
         except BaseException:
             self._context.close()
             raise
         self._made: dict[Any, list[ExpertExchange]] = {}
 
-    def get(self, count: int = 1, **options: Any) -> list[ExpertExchange]:
+    def get(self, count: int = 1, in_windows: bool = False, **options: Any) -> list[ExpertExchange]:
         """Returns `count` exchanges with these options. Batches that overlap in time use different exchanges."""
-        key = tuple(sorted(options.items()))
-        made = self._made.setdefault(key, [])
+        kind = WindowExchange if in_windows else ExpertExchange
+        made = self._made.setdefault((kind, *sorted(options.items())), [])
         while len(made) < count:
-            made.append(ExpertExchange(self._context, blocks=BLOCKS, **options))
+            made.append(kind(self._context, blocks=BLOCKS, **options))
         return made[:count]
+
+    def get_sizes(self, sizes: Sequence[int], count: int = 1, in_windows: bool = True, **options: Any) -> list[list[ExpertExchange]]:
+        """Returns `count` exchanges for each of the sizes (max_tokens). If `in_windows` is True, exchanges for WINDOW_TOKENS and more are
+        WindowExchanges where possible, and share a window. Then callers use only rows grouped by rank, and Order.ROWS."""
+        can_share = in_windows and self.has_windows and count == 1  # batches that overlap need calls with two phases
+        found = [self.get(count, can_share and size >= WINDOW_TOKENS, max_tokens=size, **options) for size in sizes]
+        new = [one for made in found for one in made if isinstance(one, WindowExchange) and one.memory is None]
+        if new:
+            memory = view_window(self._context.allocate(max(one.window_bytes for one in new)))
+            for one in new:
+                one.memory = memory
+        return found
 
     def close(self) -> None:
         """Frees the exchanges. No kernel of any rank may still be using the exchanges. Collective."""

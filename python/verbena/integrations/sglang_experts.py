@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from verbena.integrations.experts import find_exchanges
+from verbena.integrations.experts import WindowExchange, find_exchanges
 from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
 TARGET = "sglang.srt.layers.moe.fused_moe_triton.layer.create_moe_dispatcher"
@@ -52,7 +52,7 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
         mode = utils.get_deepep_mode()
         batches = 2 if utils.is_tbo_enabled() else 1
         small = exchanges.get(batches, max_tokens=tokens, **options) if mode.enable_low_latency() else []
-        large = exchanges.get(batches, max_tokens=_find_prefill_tokens(layer, exchanges.size), **options) if mode.enable_normal() else []
+        large = exchanges.get_sizes([_find_prefill_tokens(layer, exchanges.size)], batches, **options)[0] if mode.enable_normal() else []
     except Exception as error:
         warnings.warn(f"verbena: SGLang keeps its own dispatch and combine for experts: {type(error).__name__}: {error}", stacklevel=2)
         return None
@@ -161,10 +161,12 @@ def _make_classes() -> tuple[Any, Any]:
                                  "--chunked-prefill-size")
             cast = self._find_cast()
             call = functools.partial(exchange.dispatch, x, topk_output.topk_ids, topk_output.topk_weights.float(), cast=cast)
-            sent = self._sent = call(phase=Phase.SEND)
+            is_split = not isinstance(exchange, WindowExchange)
+            sent = self._sent = call(phase=Phase.SEND if is_split else Phase.BOTH)
 
             def receive() -> Any:
-                call(phase=Phase.RECEIVE, out=sent)
+                if is_split:
+                    call(phase=Phase.RECEIVE, out=sent)
                 return self._pack(exchange, sent)
             return receive
 
@@ -187,19 +189,21 @@ def _make_classes() -> tuple[Any, Any]:
         def combine_a(self, combine_input: Any) -> None:
             self._step(_Stage.RECEIVED, _Stage.SENT_BACK)
             exchange, sent = self._get(self._exchange), self._sent
-            rows, order = combine_input[0], Order.ROWS
+            rows, order, is_split = combine_input[0], Order.ROWS, not isinstance(exchange, WindowExchange)
             if exchange is self._small:
                 order = Order.REDUCED
             else:
-                packed, rows = rows, rows.new_zeros([exchange.ranks * exchange.max_tokens, exchange.hidden])
+                packed = rows
+                rows = (exchange.make_rows(packed.dtype) if isinstance(exchange, WindowExchange)
+                        else packed.new_zeros([exchange.ranks * exchange.max_tokens, exchange.hidden]))
                 rows[self._places] = packed
                 rows = rows.view(exchange.ranks, exchange.max_tokens, exchange.hidden)
             assert sent is not None
             call = functools.partial(exchange.combine, rows, sent, order)
-            out = call(phase=Phase.SEND)
+            out = call(phase=Phase.SEND if is_split else Phase.BOTH)
 
             def receive() -> Any:
-                return call(phase=Phase.RECEIVE, out=out)
+                return call(phase=Phase.RECEIVE, out=out) if is_split else out
             self._receive, self._sent = receive, None
 
         def combine_b(self) -> Any:

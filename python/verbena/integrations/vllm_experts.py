@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from verbena.integrations.experts import find_exchanges, list_sizes
+from verbena.integrations.experts import WindowExchange, find_exchanges, list_sizes
 from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
 _LAYERS = "vllm.model_executor.layers.fused_moe"
@@ -56,14 +56,14 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
             return None
         # Results that are grouped by expert have the same shape in each call, so only the largest exchange is used. Batches that overlap in
         # time (DBO) need separate exchanges.
-        options = {"experts": moe.num_experts, "top_k": moe.experts_per_token, "hidden": moe.hidden_dim,
-                   "max_scale_bytes": 4 * -(-moe.hidden_dim // 64)}
-        found = [exchanges.get(max(1, config.num_ubatches), max_tokens=tokens, **options)
-                 for tokens in (shapes[-1:] if is_batched else shapes)]
+        find = functools.partial(exchanges.get_sizes, shapes[-1:] if is_batched else shapes, max(1, config.num_ubatches),
+                                 experts=moe.num_experts, top_k=moe.experts_per_token, hidden=moe.hidden_dim,
+                                 max_scale_bytes=4 * -(-moe.hidden_dim // 64))
+        found = find(in_windows=not is_batched)
     except Exception as error:
         warnings.warn(f"verbena: vLLM keeps its own dispatch and combine for experts: {type(error).__name__}: {error}", stacklevel=2)
         return None
-    return _make_class()(found, exchanges.rank, is_batched, quant_config, routing_tables)
+    return _make_class()(find, found, exchanges.rank, is_batched, quant_config, routing_tables)
 
 
 def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_monolithic: bool, manager: Any, is_batched: bool,
@@ -110,9 +110,10 @@ def _make_class() -> Any:
         the BatchedExperts format, received rows are grouped by expert, and the dispatch casts them to e4m3 if the weights are quantised in
         blocks."""
 
-        def __init__(self, exchanges: list[list[ExpertExchange]], rank: int, is_batched: bool, quant_config: Any, routing_tables: Any) -> None:
+        def __init__(self, find: Callable[..., list[list[ExpertExchange]]], exchanges: list[list[ExpertExchange]], rank: int,
+                     is_batched: bool, quant_config: Any, routing_tables: Any) -> None:
             super().__init__()
-            self._exchanges, self._rank, self._is_batched = exchanges, rank, is_batched
+            self._find, self._exchanges, self._rank, self._is_batched = find, exchanges, rank, is_batched
             largest = exchanges[-1][0]
             self._max_tokens, self._ranks = largest.max_tokens, largest.ranks
             self._first_expert = rank * (largest.experts // largest.ranks)
@@ -125,6 +126,8 @@ def _make_class() -> Any:
         def post_init_setup(self, fused_experts: Any) -> None:
             if self._cast is not None and fused_experts.supports_packed_ue8m0_act_scales():
                 self._cast = "fp8_block_exponent"
+            if isinstance(fused_experts.finalize_weight_and_reduce_impl(), reduce.TopKWeightAndReduceDelegate):
+                self._exchanges = self._find(in_windows=False)  # exchanges in windows do not add the rows of a rank's experts
 
         @property
         def activation_format(self) -> Any:
@@ -151,8 +154,11 @@ def _make_class() -> Any:
             return True
 
         def allocate_fused_expert_output(self, shape: Any, dtype: Any, device: Any, weight_and_reduce_impl: Any) -> Any:
-            """Returns None, because vLLM itself allocates the output of the experts. The combine reads this output."""
-            return None
+            """If the exchange is in windows, returns the memory from which the combine loads the experts' rows. Otherwise returns None, and
+            vLLM allocates this memory."""
+            exchange = (self._sent[batches.dbo_current_ubatch_id()] or (None,))[0]
+            is_reduced = isinstance(weight_and_reduce_impl, reduce.TopKWeightAndReduceNoOP)
+            return exchange.make_rows(dtype) if isinstance(exchange, WindowExchange) and is_reduced else None
 
         def prepare_async(self, a1: Any, topk_weights: Any, topk_ids: Any, num_experts: int, expert_map: Any,
                           apply_router_weight_on_input: bool, quant_config: Any, defer_input_quant: bool = False) -> Any:
@@ -242,14 +248,19 @@ def _make_class() -> Any:
                 order = Order.REDUCED
                 rows = rows if self._is_batched else rows.view(*place, exchange.top_k, exchange.hidden)
             else:
-                order = Order.ROWS
-                rows = impl.apply(None, rows, topk_weights, topk_ids, apply_router_weight_on_input).view(*place, exchange.hidden)
+                order, out = Order.ROWS, None
+                if isinstance(exchange, WindowExchange):
+                    # A copy is needed only if the experts have not used the result of allocate_fused_expert_output().
+                    phase, out = Phase.BOTH, exchange.make_rows(rows.dtype)
+                    out = rows if rows.data_ptr() == out.data_ptr() else out
+                rows = impl.apply(out, rows, topk_weights, topk_ids, apply_router_weight_on_input).view(*place, exchange.hidden)
             batches.dbo_maybe_run_recv_hook()
             call = functools.partial(exchange.combine, rows, sent, order, out=output)
             call(phase=phase)
 
             def receive() -> None:
-                call(phase=Phase.RECEIVE)
+                if phase == Phase.SEND:
+                    call(phase=Phase.RECEIVE)
             return receive
 
     return VerbenaPrepareAndFinalize

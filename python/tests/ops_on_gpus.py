@@ -71,6 +71,18 @@ def capture(body):
     return graph, result
 
 
+def measure(body, repeats=20):
+    """Returns the time of a captured call in microseconds."""
+    graph, _ = capture(lambda: [body() for _ in range(repeats)])
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    begin.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return 1000 * begin.elapsed_time(end) / repeats
+
+
 # ---- Shapes ----
 
 def case_all_reduce_shapes(r):
@@ -346,6 +358,70 @@ def case_experts_with_their_rows_together(r):
             factors = torch.where(ids >= 0, weights.double() * (ids + 1), torch.zeros((), dtype=torch.float64, device=r.device)).sum(1)
             want = rows.double() * factors.unsqueeze(1) * (2 if turn % 3 == 0 else 1)
             assert torch.allclose(out.double(), want, rtol=2 ** -6, atol=2 ** -6), turn
+
+
+def case_long_batches_of_engines(r):
+    """Runs two layers one after the other, as vLLM and SGLang do, through exchanges that share a window, and compares the results with an
+    exchange that is not in windows. Ranks may share a GPU, so NVLink is not required here."""
+    from verbena.integrations import experts as engines
+    from verbena.moe import Order
+    experts, top_k, hidden, sizes = 32 * r.size, 8, 7168, (512, 2048, 4096)
+    options = {"experts": experts, "top_k": top_k, "hidden": hidden, "max_scale_bytes": 4 * hidden // 64}
+    are_all_linked, engines.are_all_linked = engines.are_all_linked, lambda ranks: True
+    exchanges = engines.Exchanges(dist.group.WORLD)
+    engines.are_all_linked = are_all_linked
+    free = [torch.cuda.mem_get_info()[0]]
+    small, middle, large = (made[0] for made in exchanges.get_sizes(sizes, **options))
+    free.append(torch.cuda.mem_get_info()[0])
+    plain = [made[0] for made in exchanges.get_sizes(sizes, in_windows=False, **options)][1:]
+    free.append(torch.cuda.mem_get_info()[0])
+    assert middle.memory.data_ptr() == large.memory.data_ptr() and not isinstance(small, engines.WindowExchange)
+    assert middle.memory.device == r.device
+
+    def run(exchange, x, ids, weights, cast):
+        sent = exchange.dispatch(x, ids, weights, cast=cast)
+        rows = sent.rows.float() * (1 if cast is None else sent.scales.repeat_interleave(128, -1))
+        numbers = torch.where(sent.ids >= 0, sent.weights * (sent.ids + r.rank * (experts // r.size) + 1), 0).sum(-1, keepdim=True)
+        is_in_windows = isinstance(exchange, engines.WindowExchange)
+        assert (sent.rows.data_ptr() == large.memory.data_ptr()) == is_in_windows
+        out = exchange.make_rows(x.dtype).view(rows.shape) if is_in_windows else torch.empty_like(rows, dtype=x.dtype)
+        return exchange.combine(out.copy_(rows * numbers), sent, Order.ROWS)
+
+    for exchange, other in zip((middle, large), plain):
+        tokens = exchange.max_tokens
+        x = torch.zeros(tokens, hidden, dtype=torch.bfloat16, device=r.device)
+        ids = torch.zeros(tokens, top_k, dtype=torch.int32, device=r.device)
+        weights = torch.zeros(tokens, top_k, device=r.device)
+
+        def two_layers(exchange, cast):
+            return run(exchange, run(exchange, x, ids, weights, cast) / 1024, ids, weights, cast)
+
+        for cast in (None, "fp8_block"):
+            graph = None
+            for turn in range(8):
+                generator = torch.Generator(r.device).manual_seed(1000 * turn + r.rank)
+                x.normal_(generator=generator)
+                ids.random_(-1, experts, generator=generator)
+                weights.uniform_(0.1, 1, generator=generator)
+                if turn == 1:
+                    graph, out = capture(lambda: two_layers(exchange, cast))
+                if turn == 0:
+                    out = two_layers(exchange, cast)
+                else:
+                    graph.replay()
+                want = two_layers(other, cast)
+                torch.cuda.synchronize()
+                exchange.check_error()
+                assert torch.equal(out, want) and not out.isnan().any(), (tokens, cast, turn)
+    sent = {one: one.dispatch(x, ids, weights, cast=cast) for one in (large, plain[1])}
+    places = {one: one.make_rows(x.dtype).view(r.size, -1, hidden) if one is large else torch.empty(r.size, len(x), hidden, dtype=x.dtype,
+              device=r.device) for one in sent}
+    times = [measure(body) for one in (large, plain[1]) for body in (
+        lambda: one.dispatch(x, ids, weights, cast=cast), lambda: one.combine(places[one], sent[one], Order.ROWS))]
+    exchanges.close()
+    return (f"4096 tokens in windows: dispatch {times[0]:.0f} us, combine {times[1]:.0f}; not in windows {times[2]:.0f}, {times[3]:.0f}; "
+            f"GPU memory of exchanges for {sizes} tokens {(free[0] - free[1]) / 1e6:.0f} MB, of the last two not in windows "
+            f"{(free[1] - free[2]) / 1e6:.0f}")
 
 
 def case_low_latency_calls_of_deep_ep(r):

@@ -57,10 +57,10 @@ Parsed<CollOptions> parse_options(int argc, const char* const* argv) {
                  "of tokens per rank, or a list of such numbers. --hidden is the length of a row. Each call "
                  "has different routes. --soak sets the number of verified rounds")
       ->delimiter(',')
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 16384));
   app.add_option("--max-tokens", plan.moe_max_tokens,
                  "with --moe: max tokens per rank of the exchange, if this is more than the tokens of a call")
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 16384));
   add_range_option(app, "--experts", plan.moe_experts, "with --moe: total number of experts on all ranks", 1,
                    4096);
   add_range_option(app, "--top-k", plan.moe_top_k, "with --moe: number of experts per token", 1, 32);

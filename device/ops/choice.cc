@@ -35,7 +35,7 @@ constexpr uint64_t kMinCodedAcrossHosts = 16 * kKi;  // h200x4-across-hosts
 // limit is the row length from which two ranks fuse any number of rows.
 constexpr uint64_t kMaxFusedRowsOfBlock = 4;          // h200x4-norm, h200x2-norm
 constexpr uint64_t kMaxFusedBytes = 1 * kMi;          // h200x4-norm
-constexpr uint64_t kMinFusedRowBytesOfTwo = 2 * kKi;  // 2026-11-30-h200x2-norm
+constexpr uint64_t kMinFusedRowBytesOfTwo = 1 * kKi;  // 2026-12-01-h200-norm-rows
 constexpr uint64_t kMaxPairedRowsOfBlock = 4;         // 2026-11-30-h200x2-norm-warps
 // A block of a fused norm handles several rows at a time if these have fewer warps than this.
 constexpr uint64_t kMinRowsWarps = 14;  // 2026-12-01-h200-norm-rows

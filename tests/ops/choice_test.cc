@@ -170,9 +170,9 @@ TEST(ChoiceTest, ANormIsFusedWhereThatIsFaster) {
   } kRows[] = {
       {2, 1, 16 * kKi, true},      {2, 512, 8 * kKi, true},  {2, 513, 2 * kKi, true},
       {2, 8192, 16 * kKi, true},   {4, 1, 16 * kKi, true},   {4, 21, 16 * kKi, true},
-      {4, 22, 16 * kKi, false},    {4, 600, 128, false},     {2, 513, 1 * kKi, false},
+      {4, 22, 16 * kKi, false},    {4, 600, 128, false},     {2, 513, 1 * kKi, true},
       {8, 9, 16 * kKi, true},      {8, 10, 16 * kKi, false}, {4, 0, 0, false},
-      {4, 1, 32 * kKi + 2, false},
+      {4, 1, 32 * kKi + 2, false}, {2, 513, 1008, false},
   };
   for (const auto& row : kRows) {
     if (row.rows == 0) continue;

@@ -86,7 +86,7 @@ def begin_rank(rank, size, hosts, folder, small_tokens, window_tokens=2048):
     driver.use_gpu(rank)
     driver.wait_for_launches()
     import verbena.integrations.experts as exchanges
-    exchanges.BLOCKS, exchanges.SMALL_TOKENS, exchanges.WINDOW_TOKENS = 2, small_tokens, window_tokens
+    exchanges.BLOCKS, exchanges.SIZES, exchanges.WORKSPACE_SIZES, exchanges.WINDOW_TOKENS = 2, small_tokens, small_tokens, window_tokens
     exchanges.are_all_linked = lambda ranks: True
     exchanges.view_window = lambda window: torch.frombuffer((ctypes.c_uint8 * len(window)).from_address(window.address), dtype=torch.uint8)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)

@@ -13,10 +13,12 @@ from verbena.window import SymmetricWindow
 
 SWITCH = "USE_VERBENA_MOE"
 # The result of a dispatch has as many rows as all ranks may send. To keep results small, a call uses the smallest exchange that is large
-# enough for the batches of all ranks. These sizes are used besides the largest size, if the largest size is more than twice as large.
-SMALL_TOKENS = (128, 512, 2048)
-# Exchanges for this number of tokens and more are in windows where possible: they need less memory, and long batches are faster.
-WINDOW_TOKENS = 2048
+# enough for the batches of all ranks. These sizes (max_tokens) are used besides the largest size, if the largest size is at least twice as
+# large. Only the second list is used for exchanges that are not in windows, because each of these exchanges has a workspace of its own.
+SIZES = (128, 512, 1024, 2048, 4096, 8192)
+WORKSPACE_SIZES = (128, 512, 2048)
+# Exchanges for this number of tokens and more are in windows where possible: they share their memory, and long batches are faster.
+WINDOW_TOKENS = 1024
 BLOCKS = 0  # maximum number of blocks of a kernel; 0 for as many as fit on the GPU
 _ALIGNMENT = 256  # of tensors in a window, in bytes
 
@@ -95,10 +97,15 @@ class Exchanges:
         return made[:count]
 
     def get_sizes(self, sizes: Sequence[int], count: int = 1, in_windows: bool = True, **options: Any) -> list[list[ExpertExchange]]:
-        """Returns `count` exchanges for each of the sizes (max_tokens). If `in_windows` is True, exchanges for WINDOW_TOKENS and more are
-        WindowExchanges where possible, and share a window. Then callers use only rows grouped by rank, and Order.ROWS."""
+        """Returns `count` exchanges for each of the sizes (list_sizes()), or for fewer sizes to save memory, but always for the last size. If
+        `in_windows` is True, exchanges for WINDOW_TOKENS and more are WindowExchanges where possible, and share a window. Then callers use
+        only rows grouped by rank, and Order.ROWS."""
         can_share = in_windows and self.has_windows and count == 1  # batches that overlap need calls with two phases
-        found = [self.get(count, can_share and size >= WINDOW_TOKENS, max_tokens=size, **options) for size in sizes]
+        found = []
+        for size in sizes:
+            is_in_window = can_share and size >= WINDOW_TOKENS
+            if is_in_window or size == sizes[-1] or (size in WORKSPACE_SIZES and 2 * size < sizes[-1]):
+                found.append(self.get(count, is_in_window, max_tokens=size, **options))
         new = [one for made in found for one in made if isinstance(one, WindowExchange) and one.memory is None]
         if new:
             memory = view_window(self._context.allocate(max(one.window_bytes for one in new)))
@@ -139,9 +146,9 @@ def close_exchanges() -> None:
 
 
 def list_sizes(max_tokens: int, ranks: int) -> list[int]:
-    """Returns the sizes of the exchanges that serve batches of up to `max_tokens` tokens of each of `ranks` ranks."""
+    """Returns the sizes of exchanges that serve batches of up to `max_tokens` tokens of each of `ranks` ranks, for get_sizes()."""
     limit = ExpertExchange.find_max_tokens(ranks)
     if not 1 <= max_tokens <= limit:
         raise ValueError(f"a batch may have up to {max_tokens} tokens per rank, but an exchange takes at most {limit}")
-    return [*(size for size in SMALL_TOKENS if 2 * size < max_tokens), max_tokens]
+    return [*(size for size in SIZES if 2 * size <= max_tokens), max_tokens]
 

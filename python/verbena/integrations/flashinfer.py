@@ -41,9 +41,9 @@ def _make_class() -> Any:
             if (exchanges.rank, exchanges.size) != (self.ep_rank, self.ep_size):
                 raise ValueError(f"this process is rank {exchanges.rank} of {exchanges.size} in the process group, but rank {self.ep_rank} of "
                                  f"{self.ep_size} in the bootstrap configuration")
-            self._exchanges = [exchanges.get(experts=params.num_experts, max_tokens=tokens, top_k=params.top_k, hidden=params.hidden_size,
-                                             max_scale_bytes=4 * -(-params.hidden_size // 64))[0]
-                               for tokens in list_sizes(params.max_tokens_per_rank, exchanges.size)]
+            self._exchanges = [one[0] for one in exchanges.get_sizes(
+                list_sizes(params.max_tokens_per_rank, exchanges.size), in_windows=False, experts=params.num_experts, top_k=params.top_k,
+                hidden=params.hidden_size, max_scale_bytes=4 * -(-params.hidden_size // 64))]
             self._sent: tuple[ExpertExchange, Dispatched] | None = None
 
         @classmethod

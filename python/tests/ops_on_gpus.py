@@ -373,7 +373,7 @@ def case_long_batches_of_engines(r):
     free = [torch.cuda.mem_get_info()[0]]
     small, middle, large = (made[0] for made in exchanges.get_sizes(sizes, **options))
     free.append(torch.cuda.mem_get_info()[0])
-    plain = [made[0] for made in exchanges.get_sizes(sizes, in_windows=False, **options)][1:]
+    plain = [exchanges.get(max_tokens=size, **options)[0] for size in sizes[1:]]
     free.append(torch.cuda.mem_get_info()[0])
     assert middle.memory.data_ptr() == large.memory.data_ptr() and not isinstance(small, engines.WindowExchange)
     assert middle.memory.device == r.device
@@ -420,7 +420,7 @@ def case_long_batches_of_engines(r):
         lambda: one.dispatch(x, ids, weights, cast=cast), lambda: one.combine(places[one], sent[one], Order.ROWS))]
     exchanges.close()
     return (f"4096 tokens in windows: dispatch {times[0]:.0f} us, combine {times[1]:.0f}; not in windows {times[2]:.0f}, {times[3]:.0f}; "
-            f"GPU memory of exchanges for {sizes} tokens {(free[0] - free[1]) / 1e6:.0f} MB, of the last two not in windows "
+            f"GPU memory of all ranks on this GPU: exchanges for {sizes} tokens {(free[0] - free[1]) / 1e6:.0f} MB, the last two not in windows "
             f"{(free[1] - free[2]) / 1e6:.0f}")
 
 

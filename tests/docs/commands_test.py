@@ -54,7 +54,7 @@ NO_SHELL = [
     (r"^rank 0 of 2, ", "what an example prints; the test of groups runs it"),
     (r"^unique id -> |^writer -> |^nccl +NCCL's tables|^sender +receiver|^rank 0: tokens|^by rank |^ +application \(|^ +host A +host B$|"
      r"^chunk of a dispatch |^dispatch     x of rank 0 ", "a drawing"),
-    (r"^2 x [\[(]|^dispatch: +n \(", "a formula"),
+    (r"^2 x [\[(]|^dispatch: +n \(|^R T \(row", "a formula"),
 ]
 # Runs in a separate folder, shortened to seconds: fewer messages, and sizes where none are given.
 SHORTENED = {"verbena-perf": "--sizes 4k:16k --iters 20"}

@@ -14,7 +14,7 @@ from verbena.window import SymmetricWindow
 SWITCH = "USE_VERBENA_MOE"
 # The result of a dispatch has as many rows as all ranks may send. To keep results small, a call uses the smallest exchange that is large
 # enough for the batches of all ranks. These sizes (max_tokens) are used besides the largest size, if the largest size is at least twice as
-# large. Only the second list is used for exchanges that are not in windows, because each of these exchanges has a workspace of its own.
+# large. Only the second list is used for exchanges that are not in windows, because each of these exchanges has a separate workspace.
 SIZES = (128, 512, 1024, 2048, 4096, 8192)
 WORKSPACE_SIZES = (128, 512, 2048)
 # Exchanges for this number of tokens and more are in windows where possible: they share their memory, and long batches are faster.

@@ -336,7 +336,8 @@ VERBENA_DEVICE_FAR void spoil_outputs(const Call* calls, uint32_t first, uint32_
   }
 }
 
-// Sets the failure words of this rank, which refuses a call, and, if `tells_peers` is true, those of its peers.
+// Sets the failure words of this rank, which refuses a call. If `tells_peers` is true, also sets those of its
+// peers.
 VERBENA_DEVICE_FAR void refuse(const Launch& launch, bool tells_peers) {
   const auto refuse_in = [&](const SymmContext& context) {
     const detail::Awaited call{SymmWait::kCall, 0, static_cast<uint32_t>(context.team_rank)};

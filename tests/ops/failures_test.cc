@@ -401,11 +401,12 @@ TEST(OpsFailures, CallsThatDifferAreNamedWhereTheyAreCompared) {
     return verbena_ops_all_reduce(rank.ops(), rank.tensor(0), rank.tensor(1), 100 + number,
                                   VERBENA_OPS_FLOAT32, VERBENA_OPS_SUM, nullptr, nullptr);
   });
-  EXPECT_THAT(counts,
-              AllOf(HasSubstr("rank 0: ops: ranks 0 and 1 of the team make different calls: all-reduce of 400 "
-                              "bytes of float32, sum"),
-                    HasSubstr("rank 1: ops: ranks 1 and 0 of the team make different calls: all-reduce of 404 "
-                              "bytes of float32, sum")));
+  EXPECT_THAT(
+      counts,
+      AllOf(HasSubstr("rank 0: ops: ranks 0 and 1 of the team make different calls: all-reduce of 400 "
+                      "bytes of float32, sum"),
+            HasSubstr("rank 1: ops: ranks 1 and 0 of the team make different calls: all-reduce of 404 "
+                      "bytes of float32, sum")));
   EXPECT_THAT(run_calls([](Rank& rank, uint32_t number) {
                 return verbena_ops_all_reduce(
                     rank.ops(), rank.tensor(0), rank.tensor(1), 100, VERBENA_OPS_FLOAT32,

@@ -207,9 +207,8 @@ class MoeDispatchKernel : MoeRows<Rows> {
           const uint32_t first = base + i * kWarpLanes, word = first + lane();
           if (first >= words) break;
           entry.bits = 0;
-          const bool has_come =
-              word >= words || !shape_.is_living(rank) ||
-              area_.receive_entry(header + word * kMoeEntryBytes, rank, entry, loaded[i]);
+          const bool has_come = word >= words || !shape_.is_living(rank) ||
+                                area_.receive_entry(header + word * kMoeEntryBytes, rank, entry, loaded[i]);
           if (ballot(kFullWarp, !has_come) != 0) return blame_for_header(rank);
           before = masks_.set_words(rank, words, first, entry.bits, before);
         }

@@ -34,6 +34,11 @@ class Reduction(NamedTuple):
     factor: Any = None  # the factor of PREMUL_SUM: a number or a tensor
 
 
+_NO_REDUCTION = Reduction("")
+# By the value of PyTorch's enumerator: in a training loop, hashing and comparing enumerators takes several microseconds.
+_REDUCTIONS = {int(kind): Reduction(name) for name, kind in dist.ReduceOp.RedOpType.__members__.items()}
+
+
 class Calls:
     """One group's collectives on one rank. The methods have the names that PyTorch uses for backends and groups.
 
@@ -183,17 +188,18 @@ class Calls:
 
     # Running a call.
 
-    def _has_kernel(self, operation: str, tensors: list[Any], length_bytes: int, reduction: Reduction = Reduction("")) -> bool:
+    def _has_kernel(self, operation: str, tensors: list[Any], length_bytes: int, reduction: Reduction = _NO_REDUCTION) -> bool:
         """Returns whether a kernel serves the call. The result is the same on all ranks. Connects the ranks before the first call that a
         kernel serves."""
         self._sequence += 1
         if self._failure:
             raise dist.DistBackendError(f"verbena: {operation}: {self._failure}")
-        refusals = ["no kernel reads sparse tensors" if tensor.is_sparse else
-                    find_refusal(operation, name_type(tensor.dtype), length_bytes, reduction.name) for tensor in tensors]
-        refusal = self._no_kernels or next(filter(None, refusals), "")
+        refusal = self._no_kernels
+        for tensor in tensors:
+            refusal = refusal or ("no kernel reads sparse tensors" if tensor.is_sparse else
+                                  _find_refusal(operation, tensor.dtype, length_bytes, reduction.name))
         self._server = self._fallback
-        if self._host_group is not None and tensors[0].device.type == "cpu":
+        if self._host_group is not None and tensors[0].is_cpu:
             refusal, self._server = "tensors in host memory", self._host_group
         if not refusal and self._lane is None:
             self._connect(tensors[0].device)
@@ -211,7 +217,8 @@ class Calls:
 
     def _run(self, is_async: bool, tensors: list[Any], bodies: list[Body], result: list[Any], is_barrier: bool = False) -> Any:
         lane = self._lane
-        while self._pending and not lane.is_captured() and lane.is_done(self._pending[0][0]):
+        # The list of tensors is empty after the wait() of the call's work.
+        while self._pending and (not self._pending[0][1] or (not lane.is_captured() and lane.is_done(self._pending[0][0]))):
             self._pending.popleft()
         self._used = []
         try:
@@ -573,21 +580,20 @@ def _count_bytes(tensor: Any) -> int:
     return 0 if tensor.is_sparse else int(tensor.numel() * tensor.element_size())
 
 
-@functools.cache
 def name_type(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+@functools.lru_cache(maxsize=4096)
+def _find_refusal(operation: str, dtype: Any, length_bytes: int, reduction: str) -> str:
+    return find_refusal(operation, name_type(dtype), length_bytes, reduction)
 
 
 def read_reduction(op: Any) -> Reduction:
     """Converts a ReduceOp of torch.distributed. Reads few of its attributes, because each access is slow."""
     kind = getattr(op, "op", op)
-    name = _name_kind(kind)
-    return Reduction(name, op.__getstate__()[1] if name == "PREMUL_SUM" and kind is not op else None)
-
-
-@functools.cache
-def _name_kind(kind: Any) -> str:
-    return str(getattr(kind, "name", kind)).removeprefix("RedOpType.")
+    found = _REDUCTIONS[int(kind)]
+    return Reduction(found.name, op.__getstate__()[1]) if found.name == "PREMUL_SUM" and kind is not op else found
 
 
 def _make_fallback(store: Any, rank: int, size: int, timeout: datetime.timedelta, has_gpus: bool) -> Any:

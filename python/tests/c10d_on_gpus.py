@@ -33,12 +33,15 @@ class Groups:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         if self.size > torch.cuda.device_count():
-            os.environ.update(NCCL_HOSTID=f"host{self.rank}", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_NVLS_ENABLE="0")
+            os.environ.update(NCCL_HOSTID=f"host{self.rank}", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_NVLS_ENABLE="0",
+                              VERBENA_HOSTID="one")  # otherwise Verbena uses NCCL_HOSTID
         torch.cuda.set_device(self.device)
         verbena.c10d.register(blocks=int(os.environ.get("BLOCKS", 32)))
         dist.init_process_group("cpu:gloo,cuda:verbena", timeout=datetime.timedelta(seconds=TIMEOUT_S))
         self.nccl = dist.new_group(backend="cpu:gloo,cuda:nccl")
         self.both = {"verbena": dist.group.WORLD, "nccl": self.nccl}
+        dist.all_reduce(torch.zeros(1, device=self.device))
+        assert "1 all_reduce by Verbena" in verbena.c10d.explain(), verbena.c10d.explain()
 
     def compare(self, call):
         """Calls `call` with each group, and checks that all results have the same bits."""

@@ -102,8 +102,10 @@ def test_what_vllm_reads_of_its_configuration_exists():
     for name in (*PARALLEL, "num_experts", "num_local_experts", "hidden_dim", "experts_per_token", "max_num_tokens", "is_lora_enabled", "in_dtype",
                  "moe_parallel_config", "quant_dtype", "block_shape", "per_act_token_quant", "a1_scale"):
         assert f"    {name}:" in layer or f"def {name}(" in layer, name
+    assert "def use_moonep_kernels(" in layer
     parallel = (folder / "config/parallel.py").read_text()
-    assert "    expert_placement_strategy:" in parallel and "    def num_ubatches(" in parallel
+    assert "    expert_placement_strategy:" in parallel and "    enable_elastic_ep:" in parallel and "    def num_ubatches(" in parallel
+    assert "self.support_fault_tolerance = " in (folder / "distributed/device_communicators/all2all.py").read_text()
     managers = (folder / "distributed/device_communicators/base_device_communicator.py").read_text()
     for name in ("cpu_group", "world_size", "rank"):
         assert f"self.{name} = " in managers, name
@@ -119,15 +121,23 @@ def _config(case, size, parallel=(), **options):
 @pytest.mark.parametrize("options, cause", [
     ({"is_lora_enabled": True}, "LoRA"), ({"num_experts": 9}, "not divided evenly"), ({"max_num_tokens": 20000}, "at most 16384"),
     ({"quant": types.SimpleNamespace(quant_dtype=torch.int8, block_shape=None, per_act_token_quant=False, a1_scale=None)}, "one scale"),
-    ({"monolithic": True}, "does its own routing"), ({"placed": "round_robin"}, "must be linear")])
+    ({"monolithic": True}, "does its own routing"), ({"parallel_config": {"expert_placement_strategy": "round_robin"}}, "must be linear"),
+    ({"parallel_config": {"enable_elastic_ep": True}}, "elastic EP"), ({"manager": {"support_fault_tolerance": True}}, "which ranks have failed"),
+    ({"in_dtype": torch.float32}, "must be bfloat16 or float16")])
 def test_layers_that_are_left_to_vllm(options, cause):
     case = DenseCase(*CASE)
     quant, monolithic = options.pop("quant", None), options.pop("monolithic", False)
     with _vllm() as ours:
-        importlib.import_module("vllm.config").get_current_vllm_config().parallel_config.expert_placement_strategy = options.pop("placed", "linear")
-        manager = types.SimpleNamespace(world_size=2, cpu_group=None)
+        vars(importlib.import_module("vllm.config").get_current_vllm_config().parallel_config).update(options.pop("parallel_config", {}))
+        manager = types.SimpleNamespace(world_size=2, cpu_group=None, **options.pop("manager", {}))
         with pytest.warns(UserWarning, match=f"vLLM keeps its own dispatch and combine for experts: .*{cause}"):
             assert ours.make_prepare_finalize(_config(case, 2, **options), quant, use_monolithic=monolithic, all2all_manager=manager) is None
+
+
+def test_a_backend_whose_experts_need_its_own_dispatch():
+    with _vllm() as ours, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert ours.make_prepare_finalize(_config(DenseCase(*CASE), 2, {"use_moonep_kernels": True}), None) is None
 
 
 class _Experts:
@@ -324,6 +334,7 @@ def _run_in_windows(rank, size, form, folder):
 
         (experts, kinds), (other, _) = make_layer(reduce.TopKWeightAndReduceNoOP()), make_layer(reduce.TopKWeightAndReduceNoOP())
         assert kinds == [False, True, True]
+        assert not experts.prepare_finalize.supports_async(), "vLLM runs shared experts on another stream"
         pf, (_, middle, large) = experts.prepare_finalize, [one[0] for one in experts.prepare_finalize._exchanges]
         assert other.prepare_finalize._exchanges[2][0] is large and middle.memory.data_ptr() == large.memory.data_ptr()
         # No windows without NVLink, with overlapping batches, and with experts that leave the sum to the combine.

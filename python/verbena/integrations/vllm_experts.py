@@ -45,6 +45,8 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
     parallel = moe.moe_parallel_config
     if parallel.use_passthrough_all2all or not parallel.use_all2all_kernels:
         return None  # nothing to move
+    if getattr(parallel, "use_moonep_kernels", False):
+        return None  # the experts of this backend work only on the results of its own dispatch
     try:
         manager = importlib.import_module(_MODULE).get_ep_all2all_manager() if all2all_manager is None else all2all_manager
         is_batched = bool(parallel.use_batched_activation_format)
@@ -71,6 +73,12 @@ def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_mono
     size = manager.world_size
     if use_monolithic:
         raise NotImplementedError("the experts' kernel does its own routing")
+    if moe.in_dtype.itemsize != 2:
+        raise NotImplementedError(f"activations must be bfloat16 or float16, not {moe.in_dtype}")
+    if getattr(manager, "support_fault_tolerance", False):
+        raise NotImplementedError("vLLM asks the all-to-all backend after each step which ranks have failed (nixl_ep, or --enable-fault-tolerance)")
+    if getattr(config, "enable_elastic_ep", False):
+        raise NotImplementedError("elastic EP would need new exchanges while the engine is serving")
     if moe.is_lora_enabled:
         raise NotImplementedError("LoRA is not supported, because it sends additional tensors with the tokens")
     if moe.num_experts % size != 0 or moe.num_local_experts * size != moe.num_experts:
@@ -148,7 +156,7 @@ def _make_class() -> Any:
             return True
 
         def supports_async(self) -> bool:
-            return True
+            return len(self._sent) > 1  # without batches that overlap, vLLM itself runs shared experts on another stream
 
         def supports_dbo(self) -> bool:
             return True

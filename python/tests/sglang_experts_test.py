@@ -90,19 +90,48 @@ def test_signatures_are_those_of_sglang():
     utils = (folder / f"{UTILS.replace('.', '/')}.py").read_text()
     for name in ("get_moe_a2a_backend", "get_deepep_mode", "is_tbo_enabled", "is_sbo_enabled", "get_deepep_output_dtype"):
         assert f"def {name}(" in utils, name
-    for file, name in (("environ.py", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"), ("layers/dp_attention.py", "def get_is_extend_in_batch"),
+    for file, name in (("environ.py", "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"), ("environ.py", "SGLANG_MOE_NVFP4_DISPATCH"),
+                       ("arg_groups/fields/exec_.py", "deepep_dispatcher_output_dtype"), ("layers/dp_attention.py", "def get_is_extend_in_batch"),
                        ("layers/deep_gemm_wrapper/configurer.py", "ENABLE_JIT_DEEPGEMM = "),
                        ("layers/deep_gemm_wrapper/configurer.py", "DEEPGEMM_BLACKWELL = ")):
         assert name in (folder / "sglang/srt" / file).read_text(), name
 
 
-@pytest.mark.parametrize("chunk, sharing, ranks, tokens", [(8192, 1, 4, 8192), (8192, 4, 4, 4096), (16384, 2, 4, 8192), (8192, 1, 16, 4096), (-1, 4, 4, 16384),
-                                                           (None, 1, 8, 8192)])
+@pytest.mark.parametrize("chunk, sharing, ranks, tokens", [
+    (8192, 1, 4, 8192), (8192, 4, 4, 4096), (16384, 2, 4, 8192), (4096, 1, 16, 4096), (2048, 1, 32, 2048), (8192, 1, 16, "8192 tokens"),
+    (16384, 1, 8, "16384 tokens"), (-1, 4, 4, "any number"), (None, 1, 8, "any number")])
 def test_prefill_batches_fit(chunk, sharing, ranks, tokens):
     with _sglang() as ours:
         layer = types.SimpleNamespace(get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=chunk),
                                       get_parallel=lambda: types.SimpleNamespace(attn_tp_size=sharing))
-        assert ours._find_prefill_tokens(layer, ranks) == tokens
+        if isinstance(tokens, int):
+            assert ours._find_prefill_tokens(layer, ranks) == tokens
+        else:
+            with pytest.raises(NotImplementedError, match=f"{tokens}.*Lower --chunked-prefill-size"):
+                ours._find_prefill_tokens(layer, ranks)
+
+
+def test_decode_follows_prefill_without_a_buffer_of_deepep():
+    """Graphs of a draft model switch DeepEPBuffer from prefill to decode, although no layer has created the buffer."""
+    with _sglang() as ours:
+        ours._make_classes()
+        module, resources = importlib.import_module(DEEPEP), types.SimpleNamespace(buffers={})
+        module.get_resources = lambda: resources
+        buffers = module.DeepEPBuffer
+        for _ in range(2):
+            buffers.set_dispatch_mode_as_normal()
+            buffers.set_dispatch_mode_as_low_latency()
+
+
+@pytest.mark.parametrize("kind, has_nvfp4", [("nvfp4", False), ("auto", True)])
+def test_rows_that_are_left_to_sglang(kind, has_nvfp4):
+    with _sglang() as ours:
+        _configure(None, 2, "fp8", False)
+        importlib.import_module("sglang.srt.environ").envs.SGLANG_MOE_NVFP4_DISPATCH.get = lambda: has_nvfp4
+        importlib.import_module(LAYER).get_server_args = lambda: types.SimpleNamespace(deepep_dispatcher_output_dtype=kind)
+        config = types.SimpleNamespace(num_experts=8, num_local_experts=4)
+        with pytest.warns(UserWarning, match="SGLang keeps its own dispatch and combine for experts: .*cast to FP8 at most"):
+            assert ours.make_dispatcher(config) is None
 
 
 class _Mode:
@@ -130,9 +159,10 @@ def _configure(group, size, kind, is_extend, has_gemm=True, has_two=True):
     gemm = importlib.import_module(f"{LAYERS}.deep_gemm_wrapper")
     gemm.ENABLE_JIT_DEEPGEMM, gemm.DEEPGEMM_BLACKWELL = has_gemm, False
     add_module(LAYER, get_parallel=lambda: types.SimpleNamespace(tp_group=types.SimpleNamespace(world_size=size, cpu_group=group), attn_tp_size=1),
-               get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=8192))
+               get_server_args=lambda: types.SimpleNamespace(chunked_prefill_size=24))
     tokens = types.SimpleNamespace(get=lambda: 16)
-    importlib.import_module("sglang.srt.environ").envs = types.SimpleNamespace(SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=tokens)
+    importlib.import_module("sglang.srt.environ").envs = types.SimpleNamespace(
+        SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=tokens, SGLANG_MOE_NVFP4_DISPATCH=types.SimpleNamespace(get=lambda: False))
     told = []
     recorder = types.SimpleNamespace(on_deepep_dispatch_low_latency=lambda counts: told.append(counts.tolist()),
                                      on_deepep_dispatch_normal=lambda counts, **_: told.append(counts))

@@ -20,6 +20,7 @@ _DISPATCHERS = "sglang.srt.layers.moe.token_dispatcher"
 _UTILS = "sglang.srt.layers.moe.utils"
 find_max_tokens = ExpertExchange.find_max_tokens
 _MIN_PREFILL_TOKENS = 4096
+_CASTS = {"bf16": False, "fp8": True, "int8": True}  # like SGLang on GPUs, which replaces int8 by fp8
 _ALIGNMENT = 128  # SGLang's DeepGEMM requires that the number of each expert's rows is a multiple of this number
 
 
@@ -41,10 +42,15 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
         config = moe_runner_config
         if config.num_experts % group.world_size != 0 or config.num_local_experts * group.world_size != config.num_experts:
             raise NotImplementedError(f"{config.num_experts} experts are not divided evenly between {group.world_size} ranks")
+        environment = importlib.import_module("sglang.srt.environ").envs
+        kind = getattr(layer.get_server_args(), "deepep_dispatcher_output_dtype", "auto")
+        if kind not in ("auto", *_CASTS) or environment.SGLANG_MOE_NVFP4_DISPATCH.get():
+            raise NotImplementedError("rows are cast to FP8 at most. Set --deepep-dispatcher-output-dtype to auto, bf16 or fp8, and unset "
+                                      "SGLANG_MOE_NVFP4_DISPATCH")
         exchanges = find_exchanges(group.cpu_group)
         if exchanges is None:
             return None
-        tokens = int(importlib.import_module("sglang.srt.environ").envs.SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK.get())
+        tokens = int(environment.SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK.get())
         options = {"experts": config.num_experts, "top_k": config.top_k, "hidden": config.hidden_size,
                    "max_scale_bytes": 4 * -(-config.hidden_size // 128)}
         if utils.is_sbo_enabled():
@@ -64,9 +70,11 @@ def _find_prefill_tokens(layer: Any, ranks: int) -> int:
     """Returns the size of the exchange for prefill batches. --chunked-prefill-size limits a batch; SGLang has already divided this number by
     the data-parallel size. -1 means no limit. The ranks that share a batch's attention divide the tokens between them."""
     limit, chunk = find_max_tokens(ranks), int(layer.get_server_args().chunked_prefill_size or -1)
-    if chunk <= 0:
-        return limit
-    return min(limit, max(_MIN_PREFILL_TOKENS, -(-chunk // int(layer.get_parallel().attn_tp_size))))
+    tokens = -(-chunk // int(layer.get_parallel().attn_tp_size))
+    if chunk <= 0 or tokens > limit:
+        size = f"{tokens} tokens" if chunk > 0 else "any number of tokens"
+        raise NotImplementedError(f"a prefill batch may have {size} per rank, but an exchange takes at most {limit}. Lower --chunked-prefill-size")
+    return min(limit, max(_MIN_PREFILL_TOKENS, tokens))
 
 
 class _Stage(enum.Enum):
@@ -84,6 +92,15 @@ def _make_classes() -> tuple[Any, Any]:
     attention: Any = importlib.import_module("sglang.srt.layers.dp_attention")
     gemm: Any = importlib.import_module("sglang.srt.layers.deep_gemm_wrapper")
     recorder: Any = importlib.import_module("sglang.srt.eplb.expert_distribution")
+
+    clean = deepep.DeepEPBuffer.clean_buffer.__func__
+
+    def clean_buffer(buffers: Any) -> None:
+        """Replaces the method of DeepEPBuffer, which SGLang calls before a decode that follows a prefill in graphs of a draft model. SGLang
+        creates the buffer only if some layer uses SGLang's own dispatcher."""
+        if buffers._state().buffer is not None:
+            clean(buffers)
+    deepep.DeepEPBuffer.clean_buffer = classmethod(clean_buffer)
 
     class VerbenaDispatcher(base.BaseDispatcher):  # type: ignore[misc]
         """A dispatcher for SGLang. Two batches that overlap in time use separate dispatchers. In decode, a dispatcher uses the format
@@ -134,9 +151,9 @@ def _make_classes() -> tuple[Any, Any]:
         def _find_cast(self) -> str | None:
             """Returns the cast for the rows of this batch. Without DeepGEMM, SGLang's experts take BF16 in a prefill."""
             kind = utils.get_deepep_output_dtype(self).value
-            if kind not in ("fp8", "bf16"):
+            if kind not in _CASTS:
                 raise NotImplementedError(f"rows cannot be dispatched as {kind}. Set --deepep-dispatcher-output-dtype to bf16 or fp8")
-            if kind == "bf16" or (self._exchange is self._large and not gemm.ENABLE_JIT_DEEPGEMM):
+            if not _CASTS[kind] or (self._exchange is self._large and not gemm.ENABLE_JIT_DEEPGEMM):
                 return None
             return "fp8_block_exponent" if gemm.ENABLE_JIT_DEEPGEMM and gemm.DEEPGEMM_BLACKWELL else "fp8_block"
 

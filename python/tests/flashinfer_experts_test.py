@@ -39,7 +39,8 @@ def test_the_backend_is_registered():
         assert issubclass(made, comm.MoEEpCommunication) and not made.__abstractmethods__ and made.supports_cuda_graph
         for name in ("dispatch", "combine", "destroy", "is_platform_supported", "get_combine_input_buffer"):
             theirs = inspect.signature(getattr(comm.MoEEpCommunication, name)).parameters
-            assert list(inspect.signature(getattr(made, name)).parameters) == list(theirs), name
+            mine = list(inspect.signature(getattr(made, name)).parameters)
+            assert [one for one in mine if one in theirs] == list(theirs), name
 
 
 def test_a_flashinfer_without_the_registry(monkeypatch):
@@ -66,9 +67,10 @@ def _run(rank, size, hosts, folder):
         layer = comm.create_communication(bootstrap, params, "verbena")
         assert common.find_exchanges(torch.distributed.group.WORLD).num_hosts == hosts
         assert layer.is_workload_feasible(27) and not layer.is_workload_feasible(28)
-        for quant_type, most, place in ((None, None, 27), ("per_128x128", 12, 13), (None, 14, 27)):
+        names = "max_tokens_per_rank", "runtime_max_tokens_per_rank"  # of FlashInfer 0.7.2 and 0.7.4
+        for quant_type, most, place, name in ((None, None, 27, names[0]), ("per_128x128", 12, 13, names[0]), (None, 14, 27, names[1])):
             rows, scales = (tokens, None) if quant_type is None else case.quantise(tokens, quant_type)
-            came = layer.dispatch(rows, ids, weights, hidden_states_scale=scales, max_tokens_per_rank=most)
+            came = layer.dispatch(rows, ids.long() if most == 14 else ids, weights, hidden_states_scale=scales, **{name: most})
             assert came.tokens_per_rank == place and list(came.hidden_states.shape) == [size * place, case.hidden]
             assert came.topk_ids.dtype == torch.int32 and list(came.topk_ids.shape) == [size * place, case.top_k]
             is_ours = (came.topk_ids >= rank * share) & (came.topk_ids < rank * share + share)

@@ -55,13 +55,17 @@ def _make_class() -> Any:
             return True
 
         def dispatch(self, hidden_states: Any, topk_ids: Any, topk_weights: Any = None, *, hidden_states_scale: Any = None,
-                     max_tokens_per_rank: int | None = None, eplb_local_stats: Any = None) -> Any:
+                     max_tokens_per_rank: int | None = None, runtime_max_tokens_per_rank: int | None = None,
+                     eplb_local_stats: Any = None) -> Any:
+            """FlashInfer 0.7.2 passes the size of the largest batch of any rank as max_tokens_per_rank, FlashInfer 0.7.4 as
+            runtime_max_tokens_per_rank."""
             if self._sent is not None:
                 raise RuntimeError("call combine() before the next dispatch()")
             if eplb_local_stats is not None:
                 raise ValueError("statistics of the experts' load are not sent with the tokens. Gather the statistics separately")
             import torch
-            tokens = self.params.max_tokens_per_rank if max_tokens_per_rank is None else max_tokens_per_rank
+            given = [one for one in (max_tokens_per_rank, runtime_max_tokens_per_rank) if one is not None]
+            tokens = given[0] if given else self.params.max_tokens_per_rank
             exchange = next((one for one in self._exchanges if one.max_tokens >= tokens), None)
             if exchange is None:
                 raise ValueError(f"a rank has {tokens} tokens, more than max_tokens_per_rank, {self.params.max_tokens_per_rank}")
@@ -70,7 +74,7 @@ def _make_class() -> Any:
             sent = exchange.dispatch(hidden_states, topk_ids, weights, scales=scales)
             self._sent = exchange, sent
             first, invalid = self.ep_rank * self.num_local_experts, self.params.invalid_expert_id
-            ids = torch.where(sent.ids < 0, invalid, sent.ids + first).to(topk_ids.dtype)
+            ids = torch.where(sent.ids < 0, invalid, sent.ids + first).to(torch.int32)  # FlashInfer's kernels take no other type
             return comm.MoEEpDispatchResult(
                 hidden_states=sent.rows.flatten(0, 1), topk_ids=ids.flatten(0, 1),
                 topk_weights=None if topk_weights is None else sent.weights.flatten(0, 1), tokens_per_rank=exchange.max_tokens,

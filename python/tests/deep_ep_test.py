@@ -165,7 +165,7 @@ def test_a_rank_is_left_out(rank, hosts):
                     assert torch.equal(combined, (rows.float() * factors).to(torch.bfloat16))
             if left_out and rank == 0:
                 with pytest.raises(verbena.VerbenaError, match="excluded from earlier calls"):
-                    buffer.low_latency_update_mask_buffer(1, False)
+                    buffer.low_latency_update_mask_buffer(rank_to_mask=1)
                 buffer.low_latency_query_mask_buffer(status)
                 assert status.tolist() == [0, 1]
             buffer.low_latency_clean_mask_buffer()

@@ -155,7 +155,7 @@ class Buffer:
     SymmetricContext.
 
     The first call with a new shape allocates memory. This call is therefore collective and must not be captured in a CUDA graph. The buffer
-    sizes that the caller passes have no effect. High-throughput calls run on a separate stream and accept at most 4,096 tokens of each
+    sizes that the caller passes have no effect. High-throughput calls run on a separate stream and accept at most 16,384 tokens of each
     rank. Low-latency calls run on the current stream. At most two low-latency calls may be in flight, and at most two of their results may
     be in use, at any time. Errors and late ranks are handled as in verbena.moe.ExpertExchange.
 
@@ -360,13 +360,13 @@ class Buffer:
     def _list_exchanges(self) -> list[ExpertExchange]:
         return [exchange for pair in self._exchanges.values() for exchange in pair]
 
-    def low_latency_update_mask_buffer(self, rank: int, mask: bool) -> None:
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
         """Excludes a rank from later calls (mask=True) or includes it again (mask=False). All ranks that continue must call this method
         between the same two calls. A late rank is not excluded automatically. Instead, the call after the timeout raises an error that
         names the late rank. Then call low_latency_clean_mask_buffer() on all ranks, and exclude the late rank with this method."""
         self._expect_single_ranks()
         before = set(self._left_out)
-        (self._left_out.add if mask else self._left_out.discard)(rank)
+        (self._left_out.add if mask else self._left_out.discard)(rank_to_mask)
         changed: list[ExpertExchange] = []
         try:
             for exchange in self._list_exchanges():

@@ -111,10 +111,12 @@ def test_prefill_batches_fit(chunk, sharing, ranks, tokens):
                 ours._find_prefill_tokens(layer, ranks)
 
 
-def test_decode_follows_prefill_without_a_buffer_of_deepep():
+def test_decode_follows_prefill_without_a_buffer_of_deepep(tmp_path, monkeypatch):
     """Graphs of a draft model switch DeepEPBuffer from prefill to decode, although no layer has created the buffer."""
-    with _sglang() as ours:
-        ours._make_classes()
+    monkeypatch.setenv("USE_VERBENA_MOE", "1")
+    monkeypatch.delenv("USE_VERBENA_COLLECTIVES", raising=False)
+    with _sglang():
+        _load_plugins(tmp_path)
         module, resources = importlib.import_module(DEEPEP), types.SimpleNamespace(buffers={})
         module.get_resources = lambda: resources
         buffers = module.DeepEPBuffer
@@ -130,7 +132,7 @@ def test_rows_that_are_left_to_sglang(kind, has_nvfp4):
         importlib.import_module("sglang.srt.environ").envs.SGLANG_MOE_NVFP4_DISPATCH.get = lambda: has_nvfp4
         importlib.import_module(LAYER).get_server_args = lambda: types.SimpleNamespace(deepep_dispatcher_output_dtype=kind)
         config = types.SimpleNamespace(num_experts=8, num_local_experts=4)
-        with pytest.warns(UserWarning, match="SGLang keeps its own dispatch and combine for experts: .*cast to FP8 at most"):
+        with pytest.warns(UserWarning, match="SGLang keeps its own dispatch and combine for experts: .*cannot be dispatched as nvfp4"):
             assert ours.make_dispatcher(config) is None
 
 

@@ -99,9 +99,15 @@ def _hook(target: str, hook: Any) -> None:
 def register() -> None:
     """Entry point in SGLang's group sglang.srt.plugins. Does nothing unless USE_VERBENA_COLLECTIVES or USE_VERBENA_MOE is 1."""
     switch_on_if_asked("sglang", switch_on)
-    switch_on_experts_if_asked("sglang", lambda: _hook(_experts.TARGET, _experts.create_dispatcher))
+    switch_on_experts_if_asked("sglang", switch_on_experts)
 
 
 def switch_on() -> None:
     """Makes communicators that SGLang creates later use Verbena. SGLang applies the hook after it has loaded all plug-ins."""
     _hook(_DISPATCH, dispatch)
+
+
+def switch_on_experts() -> None:
+    """Makes layers of experts that SGLang creates later use Verbena."""
+    for target, hook in _experts.HOOKS.items():
+        _hook(target, hook)

@@ -14,7 +14,6 @@ from typing import Any
 from verbena.integrations.experts import WindowExchange, find_exchanges
 from verbena.moe import Dispatched, ExpertExchange, Grouping, Order, Phase
 
-TARGET = "sglang.srt.layers.moe.fused_moe_triton.layer.create_moe_dispatcher"
 _LAYER = "sglang.srt.layers.moe.fused_moe_triton.layer"
 _DISPATCHERS = "sglang.srt.layers.moe.token_dispatcher"
 _UTILS = "sglang.srt.layers.moe.utils"
@@ -28,6 +27,16 @@ def create_dispatcher(original: Callable[..., Any], *arguments: Any, **named: An
     """Wraps SGLang's create_moe_dispatcher()."""
     ours = make_dispatcher(*arguments, **named)
     return original(*arguments, **named) if ours is None else ours
+
+
+def clean_buffer(original: Callable[..., Any], buffers: Any) -> None:
+    """Wraps the method of SGLang's DeepEPBuffer, which SGLang calls before a decode that follows a prefill in graphs of a draft model.
+    SGLang creates the buffer only if some layer uses SGLang's own dispatcher."""
+    if buffers._state().buffer is not None:
+        original(buffers)
+
+
+HOOKS = {f"{_LAYER}.create_moe_dispatcher": create_dispatcher, f"{_DISPATCHERS}.deepep.DeepEPBuffer.clean_buffer": clean_buffer}
 
 
 def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
@@ -44,9 +53,10 @@ def make_dispatcher(moe_runner_config: Any, quant_method: Any = None) -> Any:
             raise NotImplementedError(f"{config.num_experts} experts are not divided evenly between {group.world_size} ranks")
         environment = importlib.import_module("sglang.srt.environ").envs
         kind = getattr(layer.get_server_args(), "deepep_dispatcher_output_dtype", "auto")
-        if kind not in ("auto", *_CASTS) or environment.SGLANG_MOE_NVFP4_DISPATCH.get():
-            raise NotImplementedError("rows are cast to FP8 at most. Set --deepep-dispatcher-output-dtype to auto, bf16 or fp8, and unset "
-                                      "SGLANG_MOE_NVFP4_DISPATCH")
+        if environment.SGLANG_MOE_NVFP4_DISPATCH.get():
+            kind = "nvfp4"
+        if kind != "auto":
+            _is_cast(kind)
         exchanges = find_exchanges(group.cpu_group)
         if exchanges is None:
             return None
@@ -77,6 +87,14 @@ def _find_prefill_tokens(layer: Any, ranks: int) -> int:
     return min(limit, max(_MIN_PREFILL_TOKENS, tokens))
 
 
+def _is_cast(kind: str) -> bool:
+    """Returns whether rows are cast to e4m3 if SGLang asks for this type. Raises NotImplementedError if they cannot have the type."""
+    if kind not in _CASTS:
+        raise NotImplementedError(f"rows cannot be dispatched as {kind}. Set --deepep-dispatcher-output-dtype to bf16 or fp8, and unset "
+                                  "SGLANG_MOE_NVFP4_DISPATCH")
+    return _CASTS[kind]
+
+
 class _Stage(enum.Enum):
     IDLE = "dispatch_a"
     SENT = "dispatch_b"
@@ -92,15 +110,6 @@ def _make_classes() -> tuple[Any, Any]:
     attention: Any = importlib.import_module("sglang.srt.layers.dp_attention")
     gemm: Any = importlib.import_module("sglang.srt.layers.deep_gemm_wrapper")
     recorder: Any = importlib.import_module("sglang.srt.eplb.expert_distribution")
-
-    clean = deepep.DeepEPBuffer.clean_buffer.__func__
-
-    def clean_buffer(buffers: Any) -> None:
-        """Replaces the method of DeepEPBuffer, which SGLang calls before a decode that follows a prefill in graphs of a draft model. SGLang
-        creates the buffer only if some layer uses SGLang's own dispatcher."""
-        if buffers._state().buffer is not None:
-            clean(buffers)
-    deepep.DeepEPBuffer.clean_buffer = classmethod(clean_buffer)
 
     class VerbenaDispatcher(base.BaseDispatcher):  # type: ignore[misc]
         """A dispatcher for SGLang. Two batches that overlap in time use separate dispatchers. In decode, a dispatcher uses the format
@@ -150,10 +159,7 @@ def _make_classes() -> tuple[Any, Any]:
 
         def _find_cast(self) -> str | None:
             """Returns the cast for the rows of this batch. Without DeepGEMM, SGLang's experts take BF16 in a prefill."""
-            kind = utils.get_deepep_output_dtype(self).value
-            if kind not in _CASTS:
-                raise NotImplementedError(f"rows cannot be dispatched as {kind}. Set --deepep-dispatcher-output-dtype to bf16 or fp8")
-            if not _CASTS[kind] or (self._exchange is self._large and not gemm.ENABLE_JIT_DEEPGEMM):
+            if not _is_cast(utils.get_deepep_output_dtype(self).value) or (self._exchange is self._large and not gemm.ENABLE_JIT_DEEPGEMM):
                 return None
             return "fp8_block_exponent" if gemm.ENABLE_JIT_DEEPGEMM and gemm.DEEPGEMM_BLACKWELL else "fp8_block"
 

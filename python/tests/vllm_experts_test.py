@@ -123,7 +123,7 @@ def _config(case, size, parallel=(), **options):
     ({"quant": types.SimpleNamespace(quant_dtype=torch.int8, block_shape=None, per_act_token_quant=False, a1_scale=None)}, "one scale"),
     ({"monolithic": True}, "does its own routing"), ({"parallel_config": {"expert_placement_strategy": "round_robin"}}, "must be linear"),
     ({"parallel_config": {"enable_elastic_ep": True}}, "elastic EP"), ({"manager": {"support_fault_tolerance": True}}, "which ranks have failed"),
-    ({"in_dtype": torch.float32}, "must be bfloat16 or float16")])
+    ({"in_dtype": torch.float32}, "must be bfloat16 or float16"), ({"parallel": {"use_moonep_kernels": True}}, "moonep's own dispatch")])
 def test_layers_that_are_left_to_vllm(options, cause):
     case = DenseCase(*CASE)
     quant, monolithic = options.pop("quant", None), options.pop("monolithic", False)
@@ -132,12 +132,6 @@ def test_layers_that_are_left_to_vllm(options, cause):
         manager = types.SimpleNamespace(world_size=2, cpu_group=None, **options.pop("manager", {}))
         with pytest.warns(UserWarning, match=f"vLLM keeps its own dispatch and combine for experts: .*{cause}"):
             assert ours.make_prepare_finalize(_config(case, 2, **options), quant, use_monolithic=monolithic, all2all_manager=manager) is None
-
-
-def test_a_backend_whose_experts_need_its_own_dispatch():
-    with _vllm() as ours, warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert ours.make_prepare_finalize(_config(DenseCase(*CASE), 2, {"use_moonep_kernels": True}), None) is None
 
 
 class _Experts:

@@ -45,8 +45,6 @@ def make_prepare_finalize(moe: Any, quant_config: Any, routing_tables: Any = Non
     parallel = moe.moe_parallel_config
     if parallel.use_passthrough_all2all or not parallel.use_all2all_kernels:
         return None  # nothing to move
-    if getattr(parallel, "use_moonep_kernels", False):
-        return None  # the experts of this backend work only on the results of its own dispatch
     try:
         manager = importlib.import_module(_MODULE).get_ep_all2all_manager() if all2all_manager is None else all2all_manager
         is_batched = bool(parallel.use_batched_activation_format)
@@ -73,6 +71,8 @@ def _expect_supported(moe: Any, quant_config: Any, routing_tables: Any, use_mono
     size = manager.world_size
     if use_monolithic:
         raise NotImplementedError("the experts' kernel does its own routing")
+    if getattr(moe.moe_parallel_config, "use_moonep_kernels", False):
+        raise NotImplementedError("the experts of the all-to-all backend moonep need the results of moonep's own dispatch")
     if moe.in_dtype.itemsize != 2:
         raise NotImplementedError(f"activations must be bfloat16 or float16, not {moe.in_dtype}")
     if getattr(manager, "support_fault_tolerance", False):

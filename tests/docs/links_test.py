@@ -51,10 +51,11 @@ class LinksTest(unittest.TestCase):
             bars = 0  # of the table's heading; 0 outside of tables
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 found = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
-                if bars != 0 and found != 0:
-                    with self.subTest(path.relative_to(ROOT), line=number):
-                        self.assertEqual(found, bars, line)
-                bars = found if bars == 0 or found == 0 else bars
+                if bars == 0 or found == 0:
+                    bars = found
+                    continue
+                with self.subTest(path.relative_to(ROOT), line=number):
+                    self.assertEqual(found, bars, line)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class CudaLane:
                 return self.make_future(mark, result)
         future = torch.futures.Future(devices=[self.device])
         caller = find_current(self._index)
-        torch.cuda.set_stream(self._as_stream(mark.stream))  # torch.cuda.stream() takes six times as long
+        torch.cuda.set_stream(self._as_stream(mark.stream))  # faster than torch.cuda.stream()
         try:
             future.set_result(result)  # waiters of the future wait for the current stream
         finally:

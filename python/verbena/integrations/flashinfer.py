@@ -64,8 +64,8 @@ def _make_class() -> Any:
             if eplb_local_stats is not None:
                 raise ValueError("statistics of the experts' load are not sent with the tokens. Gather the statistics separately")
             import torch
-            given = [one for one in (max_tokens_per_rank, runtime_max_tokens_per_rank) if one is not None]
-            tokens = given[0] if given else self.params.max_tokens_per_rank
+            sizes = max_tokens_per_rank, runtime_max_tokens_per_rank, self.params.max_tokens_per_rank
+            tokens = next(one for one in sizes if one is not None)
             exchange = next((one for one in self._exchanges if one.max_tokens >= tokens), None)
             if exchange is None:
                 raise ValueError(f"a rank has {tokens} tokens, more than max_tokens_per_rank, {self.params.max_tokens_per_rank}")
